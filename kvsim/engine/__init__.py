@@ -1,0 +1,1 @@
+"""The engine: requests, KV allocators, the scheduler, the step loop of a replica, the router."""

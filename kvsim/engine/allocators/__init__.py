@@ -1,0 +1,90 @@
+"""KV-cache allocators: each file here is one layout, parameters (`Policy`) beside the plain class.
+
+An allocator owns the KV slots of one replica (a slot holds the keys and values of one token, in
+all layers). It answers at once: it never waits and never preempts; the scheduler does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from kvsim.engine.request import RequestView
+
+
+class Shortage(IntEnum):
+    """Why a request can't be admitted now."""
+
+    NONE = 0
+    MEMORY = 1  # not enough free slots
+    HOLE = 2  # enough free slots in sum, but no hole that is large enough
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """The memory that an allocator divides, and what it may know of the engine."""
+
+    num_gpu_blocks: int  # of `block_size_tokens` each
+    block_size_tokens: int
+    max_model_len_tokens: int
+    watermark: float = 0.0
+    # True answer length of a request; only for policies that are named an oracle.
+    oracle_output_tokens: Callable[[RequestView], int] | None = None
+
+
+class KVAllocator(Protocol):
+    """Divides the slots of one replica among sequences, told apart by an integer `seq`.
+
+    The attributes are running sums, exact after every call:
+    taken + rounding + holes + free = capacity.
+    """
+
+    capacity_tokens: int  # all slots
+    taken_tokens: int  # slots owned by sequences (shared blocks counted once)
+    rounding_tokens: int  # lost to rounding a chunk up
+    holes_tokens: int  # free, but in holes smaller than the reservation last asked for
+    free_tokens: int  # free and usable
+    growth_tokens: int  # a sequence needs more room each time it has filled so many; 0: never
+
+    def can_ever_fit(self, request: RequestView) -> bool:
+        """Tell whether an empty pool could serve the request to its `max_tokens`."""
+        ...
+
+    def shortage(self, request: RequestView, known_tokens: int, idle: bool) -> Shortage:
+        """Tell whether room for all `known_tokens` of a waiting request could be had now.
+
+        Nothing changes. `idle`: nothing is running, so no watermark is kept back.
+        """
+        ...
+
+    def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
+        """Give a new sequence room for its first `tokens`; False, and no change, if there is none."""
+        ...
+
+    def append(self, seq: int, tokens: int) -> bool:
+        """Give a sequence room for `tokens` more; False, and no change, if there is none.
+
+        A last block that is shared is copied first (copy-on-write), or written in place by its
+        last owner.
+        """
+        ...
+
+    def fork(self, parent: int, child: int) -> None:
+        """Let a new sequence share all slots of another one."""
+        ...
+
+    def free(self, seq: int) -> None:
+        """Take back the slots of a sequence; KeyError if it owns none."""
+        ...
+
+    def slots_tokens(self, seq: int) -> int:
+        """Return how many slots a sequence may fill without asking again."""
+        ...
+
+    def slot(self, seq: int, position: int) -> int:
+        """Translate a token position to its physical slot; IndexError beyond the sequence."""
+        ...
+
+    def check(self) -> None:
+        """Raise AssertionError if the books don't balance: an owner twice, a block lost."""
+        ...

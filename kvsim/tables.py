@@ -1,0 +1,144 @@
+"""The result tables: which columns there are, in which unit, and how they reach the disk.
+
+Raw tables hold timestamps and counts; everything derived from them lives in `kvsim.metrics`.
+All times are integer nanoseconds of the simulated clock, all lengths are tokens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a result table; `codes` names the values of a column that stores codes."""
+
+    name: str
+    unit: str
+    description: str
+    codes: tuple[str, ...] = ()
+
+
+# What happened to a request in the end. Nobody vanishes: each request has one row and one outcome.
+OUTCOMES = ("finished", "rejected", "unfinished", "timed_out")
+# What the request at the head of the queue lacked when a step had been scheduled.
+HEAD_LACKS = ("nothing", "kv_blocks", "hole", "sequence_slot", "token_budget", "preempting")
+EVENT_KINDS = ("preempted", "resumed", "rejected", "evicted", "compacted")
+
+REQUESTS = (
+    Column("request", "count", "Number of the request in order of arrival, from 0"),
+    Column("group", "count", "Request of the client; its samples (n > 1) share the number"),
+    Column("replica", "count", "Replica that served it, -1 if none did"),
+    Column("prompt_tokens", "tokens", "Prompt length"),
+    Column("max_tokens", "tokens", "Longest answer allowed"),
+    Column("output_tokens", "tokens", "Tokens generated"),
+    Column("arrival_ns", "ns", "Arrival at the server"),
+    Column("admitted_ns", "ns", "First scheduled, -1 if never"),
+    Column("first_token_ns", "ns", "First token produced, -1 if never"),
+    Column("finish_ns", "ns", "Last token produced, or rejection; -1 if unfinished"),
+    Column("outcome", "code", "What became of it", OUTCOMES),
+    Column("preemptions", "count", "How often it lost its KV cache"),
+    Column("recomputed_tokens", "tokens", "Tokens computed again after preemptions"),
+    Column("cached_tokens", "tokens", "Prompt tokens found in the prefix cache at admission"),
+)
+
+STEPS = (
+    Column("replica", "count", "Replica"),
+    Column("step", "count", "Number of the engine iteration on its replica, from 0"),
+    Column("start_ns", "ns", "Start of the iteration"),
+    Column("duration_ns", "ns", "Duration of the iteration"),
+    Column("prefill_seqs", "seqs", "Sequences with a prefill chunk"),
+    Column("prefill_tokens", "tokens", "Tokens of these chunks"),
+    Column("prefill_kv_tokens", "tokens", "Sum over chunks of the context at the chunk's end"),
+    Column("prefill_pairs", "pairs", "Query-key pairs of the chunks under the causal mask"),
+    Column("prefill_attention_ns", "ns", "Attention of the chunks in this iteration, all layers"),
+    Column("decode_seqs", "seqs", "Sequences that decode one token"),
+    Column("decode_kv_tokens", "tokens", "Sum of their contexts, the new token included"),
+    Column("running_seqs", "seqs", "Sequences admitted, after scheduling"),
+    Column("waiting_seqs", "seqs", "Requests waiting, after scheduling"),
+    Column("preempted_seqs", "seqs", "Sequences preempted by this scheduling call"),
+    Column("head_lacks", "code", "What the head of the queue lacked after scheduling", HEAD_LACKS),
+    Column("kv_held_tokens", "tokens", "KV slots that hold tokens, those of this step included"),
+    Column("kv_to_come_tokens", "tokens", "Slots taken for tokens that will still come"),
+    Column("kv_inside_tokens", "tokens", "Slots taken that no token will ever fill"),
+    Column("kv_rounding_tokens", "tokens", "Slots lost to rounding up (buddy chunks)"),
+    Column("kv_holes_tokens", "tokens", "Free slots in holes too small to be used"),
+    Column("kv_free_tokens", "tokens", "Free slots that can be used"),
+)
+
+EVENTS = (
+    Column("replica", "count", "Replica, -1 if none"),
+    Column("time_ns", "ns", "When it happened"),
+    Column("step", "count", "Iteration of the replica, -1 if none"),
+    Column("request", "count", "Request, -1 if none"),
+    Column("event", "code", "What happened", EVENT_KINDS),
+    Column("tokens", "tokens", "Tokens lost, moved or refused"),
+    Column("gap_ns", "ns", "resumed: time between the tokens around the interruption; else 0"),
+)
+
+TABLES: Mapping[str, tuple[Column, ...]] = {"requests": REQUESTS, "steps": STEPS, "events": EVENTS}
+
+Columns = Mapping[str, NDArray[np.int64]]
+
+
+def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
+    """Return the Parquet schema of a table: first the variant, then its columns, with units."""
+    fields = [pa.field("variant", pa.dictionary(pa.int32(), pa.string()))]
+    for column in columns:
+        kind = pa.dictionary(pa.int32(), pa.string()) if column.codes else pa.int64()
+        about = {"unit": column.unit, "description": column.description}
+        fields.append(pa.field(column.name, kind, metadata=about))
+    return pa.schema(fields)
+
+
+class TableWriter:
+    """Writes one table in chunks as they come; rows of all variants go to the same file."""
+
+    def __init__(self, path: Path, columns: tuple[Column, ...]) -> None:
+        self._columns = columns
+        self._schema = arrow_schema(columns)
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+
+    def write(self, variant: str, chunk: NDArray[np.int64]) -> None:
+        """Append rows: `chunk` has shape (rows, columns), all integers, codes as numbers."""
+        if not len(chunk):
+            return
+        arrays: list[pa.Array] = [
+            pa.DictionaryArray.from_arrays(
+                pa.array(np.zeros(len(chunk), dtype=np.int32)), pa.array([variant])
+            )
+        ]
+        for index, column in enumerate(self._columns):
+            values = np.ascontiguousarray(chunk[:, index])
+            if column.codes:
+                codes = pa.array(values.astype(np.int32))
+                arrays.append(pa.DictionaryArray.from_arrays(codes, pa.array(column.codes)))
+            else:
+                arrays.append(pa.array(values))
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._writer.close()
+
+
+def read_table(path: Path, columns: tuple[Column, ...], variant: str) -> dict[str, NDArray]:
+    """Read one variant's rows as numpy columns (int64; codes as their numbers)."""
+    table = pq.read_table(path, filters=[("variant", "=", variant)])
+    result: dict[str, NDArray] = {}
+    for column in columns:
+        values = table.column(column.name).combine_chunks()
+        if column.codes:
+            names = np.array(values.dictionary_decode().to_pylist(), dtype=object)
+            numbers = np.zeros(len(names), dtype=np.int64)
+            for number, name in enumerate(column.codes):
+                numbers[names == name] = number
+            result[column.name] = numbers
+        else:
+            result[column.name] = values.to_numpy(zero_copy_only=False)
+    return result
