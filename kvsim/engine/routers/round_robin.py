@@ -1,0 +1,29 @@
+"""Each replica in turn, whatever its load."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from kvsim.engine.request import RequestView
+from kvsim.engine.routers import ReplicaView, Router
+from kvsim.policy import Policy
+
+
+class RoundRobin(Policy):
+    """Requests go to the replicas in turn."""
+
+    kind: Literal["round_robin"] = "round_robin"
+
+    def build(self) -> Router:
+        """Return the router."""
+        return _RoundRobin()
+
+
+class _RoundRobin:
+    __slots__ = ("_turn",)
+
+    def __init__(self) -> None:
+        self._turn = -1
+
+    def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
+        self._turn = (self._turn + 1) % len(replicas)
+        return self._turn

@@ -1,0 +1,23 @@
+"""One queue for all replicas: whichever has room takes the head (the c servers of queueing theory)."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from kvsim.engine.request import RequestView
+from kvsim.engine.routers import ReplicaView, Router
+from kvsim.policy import Policy
+
+
+class SharedQueue(Policy):
+    """Replicas draw from one common queue."""
+
+    kind: Literal["shared_queue"] = "shared_queue"
+
+    def build(self) -> Router:
+        """Return the router."""
+        return _SharedQueue()
+
+
+class _SharedQueue:
+    def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
+        return -1

@@ -1,0 +1,65 @@
+"""Schedulers: each file here decides, for one replica, what runs in the next step."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvsim.engine.request import Request
+
+
+class Plan:
+    """What one step computes. A scheduler reuses its plan: read it before the next `schedule`."""
+
+    __slots__ = (
+        "admitted",
+        "chunks",
+        "decode_kv_tokens",
+        "decode_seqs",
+        "grown",
+        "head_lacks",
+        "preempted",
+        "stalled",
+    )
+
+    def __init__(self) -> None:
+        self.chunks: Sequence[Request] = ()  # prefilling, `chunk_tokens` each, in order
+        self.admitted: Sequence[Request] = ()  # those of them that were waiting before
+        self.grown: Sequence[Request] = ()  # decoding, given room for a further block
+        self.preempted: Sequence[Request] = ()  # in order of preemption
+        self.stalled: Sequence[Request] = ()  # decoding, but left out for lack of token budget
+        self.decode_seqs = 0
+        self.decode_kv_tokens = 0  # context of the decoding sequences, new tokens included
+        self.head_lacks = 0  # index into `tables.HEAD_LACKS`
+
+
+class Scheduler(Protocol):
+    """Owns the queue and the order of the running requests of one replica."""
+
+    @property
+    def waiting_seqs(self) -> int:
+        """Requests in the queue."""
+        ...
+
+    @property
+    def running_seqs(self) -> int:
+        """Requests admitted."""
+        ...
+
+    def enqueue(self, request: Request) -> None:
+        """Take in a request that has just arrived."""
+        ...
+
+    def schedule(self, step: int) -> Plan:
+        """Decide what step number `step` computes, and take the KV slots for it."""
+        ...
+
+    def decode(self, request: Request, step: int) -> None:
+        """Let a request whose last chunk was computed decode from `step` on."""
+        ...
+
+    def advance(self, plan: Plan) -> None:
+        """Note that the plan's decoding sequences have each computed a token."""
+        ...
+
+    def finish(self, request: Request, step: int) -> None:
+        """Forget a request that has ended before `step`, and free its KV slots."""
+        ...

@@ -1,0 +1,251 @@
+"""The scheduler of vLLM V1, first come first served.
+
+Rules and their names (R1 to R19) are those of `docs/vllm-rules.md`. A call costs what changes:
+decoding sequences are held together as counts and sums, and a calendar says which of them have
+filled their last block. Only these, the prefilling ones and the admitted ones are touched.
+"""
+
+from collections import deque
+
+from kvsim.engine.allocators import KVAllocator, Shortage
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.request import Request
+from kvsim.engine.schedulers import Plan
+from kvsim.tables import HEAD_LACKS
+
+LACKS_BLOCKS = HEAD_LACKS.index("kv_blocks")
+LACKS_HOLE = HEAD_LACKS.index("hole")
+LACKS_SLOT = HEAD_LACKS.index("sequence_slot")
+LACKS_BUDGET = HEAD_LACKS.index("token_budget")
+PREEMPTING = HEAD_LACKS.index("preempting")
+
+
+class VllmScheduler:
+    """Continuous batching: running requests first, then waiting ones, one token budget (R1, R2)."""
+
+    def __init__(
+        self, config: EngineConfig, allocator: KVAllocator, waiting: deque[Request]
+    ) -> None:
+        """Schedule from `waiting`, which several replicas may share."""
+        self.config = config
+        self.allocator = allocator
+        self.waiting = waiting
+        self.running: dict[int, Request] = {}  # by rank, so in order of admission
+        self.prefilling: list[Request] = []  # running, prompt not yet computed, by rank
+        self.decode_seqs = 0
+        self.decode_context_tokens = 0  # computed tokens of the decoding sequences
+        self._growth_tokens = allocator.growth_tokens
+        # Decoding requests by the step (modulo block size) in which they need a block, by rank.
+        self._due: list[dict[int, Request]] = [{} for _ in range(max(1, self._growth_tokens))]
+        self._next_rank = 0
+        self._plan = Plan()
+
+    @property
+    def waiting_seqs(self) -> int:
+        """Requests in the queue."""
+        return len(self.waiting)
+
+    @property
+    def running_seqs(self) -> int:
+        """Requests admitted."""
+        return len(self.running)
+
+    def enqueue(self, request: Request) -> None:
+        """Put a new arrival at the back of the queue (R7)."""
+        self.waiting.append(request)
+
+    def schedule(self, step: int) -> Plan:
+        """Decide what step number `step` computes, and take the KV slots for it."""
+        plan = self._plan
+        plan.chunks = plan.admitted = plan.grown = plan.preempted = plan.stalled = ()
+        plan.head_lacks = 0
+        if self.prefilling:
+            self._schedule_chunks(step, plan)
+        elif self._growth_tokens and (due := self._due[step % self._growth_tokens]):
+            self._grow(step, plan, [due[rank] for rank in sorted(due)])
+        stalled = plan.stalled
+        plan.decode_seqs = decode_seqs = self.decode_seqs - len(stalled)
+        plan.decode_kv_tokens = self.decode_context_tokens + decode_seqs
+        if stalled:
+            # Their offset already counts this step as missed.
+            plan.decode_kv_tokens -= sum(step + 1 + request.offset for request in stalled)
+        if self.waiting:
+            if plan.preempted:
+                plan.head_lacks = PREEMPTING  # R6: a call that preempted admits nobody
+            else:
+                self._admit(plan)
+        return plan
+
+    def decode(self, request: Request, step: int) -> None:
+        """Let a request whose last chunk was computed decode from `step` on."""
+        self.prefilling.remove(request)
+        request.start_decoding(step)
+        self.decode_seqs += 1
+        self.decode_context_tokens += request.known_tokens
+        self._file(request)
+
+    def advance(self, plan: Plan) -> None:
+        """Note that the plan's decoding sequences have each computed a token."""
+        self.decode_context_tokens += plan.decode_seqs
+
+    def finish(self, request: Request, step: int) -> None:
+        """Forget a request that has ended before `step`, and free its KV slots."""
+        self._leave(request, step)
+        self.allocator.free(request.number)
+
+    # Running requests
+
+    def _grow(self, step: int, plan: Plan, needing: list[Request]) -> None:
+        """Give each of `needing` (by rank) its KV slots, preempting from the tail if need be."""
+        append = self.allocator.append
+        growth_tokens = self._growth_tokens
+        for index, request in enumerate(needing):
+            while not append(request.number, request.chunk_tokens or growth_tokens):
+                self._preempt_last(step, plan)
+                if request.rank < 0:  # R12: it was its own victim, nobody is behind it
+                    break
+            if request.rank < 0:
+                del needing[index:]
+                break
+            if index + 1 < len(needing) and needing[index + 1].rank < 0:
+                del needing[index + 1 :]  # those behind were victims
+                break
+        plan.grown = needing
+
+    def _schedule_chunks(self, step: int, plan: Plan) -> None:
+        """Schedule the running requests when some of them still prefill."""
+        self._share_budget(step, plan)
+        needing = [request for request in self.prefilling if request.chunk_tokens]
+        if self._growth_tokens:
+            needing += self._due[step % self._growth_tokens].values()
+            needing.sort(key=lambda request: request.rank)
+        self._grow(step, plan, needing)
+        plan.chunks = [request for request in self.prefilling if request.chunk_tokens]
+        plan.grown = [request for request in plan.grown if request.decoding]
+
+    def _share_budget(self, step: int, plan: Plan) -> None:
+        """Set `chunk_tokens` of each prefilling request; decodes ahead of it come first (R1, R2)."""
+        cap_tokens = self._chunk_cap_tokens()
+        budget_tokens = self.config.max_num_batched_tokens - self.decode_seqs
+        wanted_tokens = 0
+        for request in self.prefilling:
+            left_tokens = request.known_tokens - request.computed_tokens
+            request.chunk_tokens = min(left_tokens, cap_tokens)
+            wanted_tokens += request.chunk_tokens
+        if wanted_tokens <= budget_tokens:
+            return
+        if not self._decodes_lead():
+            self._share_budget_in_order(step, plan)
+            return
+        for request in self.prefilling:
+            request.chunk_tokens = min(request.chunk_tokens, budget_tokens)
+            budget_tokens -= request.chunk_tokens
+
+    def _decodes_lead(self) -> bool:
+        """Tell whether all decoding requests were admitted before the first prefilling one."""
+        ranks = reversed(self.running)
+        return all(next(ranks) == request.rank for request in reversed(self.prefilling))
+
+    def _share_budget_in_order(self, step: int, plan: Plan) -> None:
+        """Walk the running requests when the budget ends among them: rare, and costs the batch."""
+        budget_tokens = self.config.max_num_batched_tokens
+        stalled = []
+        for request in self.running.values():
+            if request.decoding:
+                if budget_tokens:
+                    budget_tokens -= 1
+                else:
+                    stalled.append(request)
+            else:
+                request.chunk_tokens = min(request.chunk_tokens, budget_tokens)
+                budget_tokens -= request.chunk_tokens
+        for request in stalled:  # as if it had started to decode one step later
+            self._unfile(request)
+            request.offset -= 1
+            self._file(request)
+        plan.stalled = stalled
+
+    def _chunk_cap_tokens(self) -> int:
+        """Return the most tokens of one prompt in a step (R4): no cap for the only request."""
+        threshold_tokens = self.config.long_prefill_token_threshold
+        if threshold_tokens and len(self.running) + len(self.waiting) > 1:
+            return threshold_tokens
+        return self.config.max_num_batched_tokens
+
+    def _preempt_last(self, step: int, plan: Plan) -> None:
+        """Preempt the request admitted last (R12); it loses all and waits in front (R7, R15)."""
+        request = next(reversed(self.running.values()))
+        self._leave(request, step)
+        self.allocator.free(request.number)
+        request.rank = -1
+        request.preemptions += 1
+        request.recomputed_tokens += request.computed_tokens
+        request.chunk_tokens = 0
+        self.waiting.appendleft(request)
+        plan.stalled = [other for other in plan.stalled if other is not request]
+        plan.preempted = [*plan.preempted, request]
+
+    def _leave(self, request: Request, step: int) -> None:
+        del self.running[request.rank]
+        if request.decoding:
+            self._unfile(request)
+            request.stop_decoding(step)
+            self.decode_seqs -= 1
+            self.decode_context_tokens -= request.computed_tokens
+        else:
+            self.prefilling.remove(request)
+
+    def _file(self, request: Request) -> None:
+        if self._growth_tokens:
+            self._due[-request.offset % self._growth_tokens][request.rank] = request
+
+    def _unfile(self, request: Request) -> None:
+        if self._growth_tokens:
+            del self._due[-request.offset % self._growth_tokens][request.rank]
+
+    # Waiting requests
+
+    def _admit(self, plan: Plan) -> None:
+        """Admit from the head of the queue until something lacks; nobody overtakes (R5)."""
+        waiting = self.waiting
+        cap_tokens = self._chunk_cap_tokens()
+        chunks = list(plan.chunks)
+        budget_tokens = self.config.max_num_batched_tokens - plan.decode_seqs
+        budget_tokens -= sum(request.chunk_tokens for request in chunks)
+        admitted = []
+        while waiting:
+            if len(self.running) >= self.config.max_num_seqs:
+                plan.head_lacks = LACKS_SLOT
+                break
+            chunk_tokens = min(waiting[0].known_tokens, cap_tokens)
+            if not self.config.enable_chunked_prefill and chunk_tokens > budget_tokens:
+                chunk_tokens = 0  # R2: whole or not at all
+            chunk_tokens = min(chunk_tokens, budget_tokens)
+            if not chunk_tokens:
+                plan.head_lacks = LACKS_BUDGET
+                break
+            if shortage := self._shortage(waiting[0], chunk_tokens):
+                plan.head_lacks = LACKS_HOLE if shortage == Shortage.HOLE else LACKS_BLOCKS
+                break
+            request = waiting.popleft()
+            self._start(request, chunk_tokens)
+            admitted.append(request)
+            budget_tokens -= chunk_tokens
+        plan.admitted = admitted
+        plan.chunks = [*chunks, *admitted]
+
+    def _shortage(self, request: Request, chunk_tokens: int) -> Shortage:
+        """Tell whether the request's known tokens would fit (R17), or else its first chunk."""
+        whole_prompt = self.config.scheduler_reserve_full_isl
+        need_tokens = request.known_tokens if whole_prompt else chunk_tokens
+        return self.allocator.shortage(request, need_tokens, idle=not self.running)
+
+    def _start(self, request: Request, chunk_tokens: int) -> None:
+        if not self.allocator.allocate(request, request.number, chunk_tokens):
+            raise AssertionError("allocator refused what it said would fit")
+        request.rank = self._next_rank
+        self._next_rank += 1
+        request.computed_tokens = 0
+        request.chunk_tokens = chunk_tokens
+        self.running[request.rank] = request
+        self.prefilling.append(request)
