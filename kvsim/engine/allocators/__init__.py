@@ -58,19 +58,20 @@ class KVAllocator(Protocol):
         ...
 
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
-        """Give a new sequence room for its first `tokens`; False, and no change, if there is none."""
+        """Give a new sequence room for its first `tokens`; False, no change, if there is none."""
         ...
 
     def append(self, seq: int, tokens: int) -> bool:
         """Give a sequence room for `tokens` more; False, and no change, if there is none.
 
-        A last block that is shared is copied first (copy-on-write), or written in place by its
-        last owner.
+        A sequence's length is the sum of all tokens asked for, by `allocate` and `append`. A last
+        block that is shared is copied first (copy-on-write), or written in place by its last
+        owner.
         """
         ...
 
     def fork(self, parent: int, child: int) -> None:
-        """Let a new sequence share all slots of another one."""
+        """Let a new sequence share all slots of another one; ValueError if the layout can't."""
         ...
 
     def free(self, seq: int) -> None:
@@ -83,6 +84,10 @@ class KVAllocator(Protocol):
 
     def slot(self, seq: int, position: int) -> int:
         """Translate a token position to its physical slot; IndexError beyond the sequence."""
+        ...
+
+    def take_moved_tokens(self) -> int:
+        """Return how many tokens were copied since last asked, to make room (compaction)."""
         ...
 
     def check(self) -> None:

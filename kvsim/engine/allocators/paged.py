@@ -1,0 +1,215 @@
+"""Paged KV cache: fixed-size blocks anywhere in memory, a block table per sequence, as in vLLM.
+
+Rules R10 to R28 in comments are those of the recorded schedules of vLLM 0.33.0: what its V1
+block pool does, seen from outside.
+"""
+
+from collections import Counter
+from typing import Literal
+
+from kvsim.engine.allocators import KVAllocator, PoolShape, Shortage
+from kvsim.engine.allocators._books import require, require_sums
+from kvsim.engine.request import RequestView
+from kvsim.policy import Policy
+
+
+class Paged(Policy):
+    """Blocks of `block_size` tokens; `null_block` sets block 0 aside, as vLLM V1 does."""
+
+    kind: Literal["paged"] = "paged"
+    null_block: bool = True
+
+    def build(self, shape: PoolShape) -> KVAllocator:
+        """Return an empty pool of this shape."""
+        return PagedPool(shape, self.null_block)
+
+
+class PagedPool:
+    """Block tables, owners and free blocks of one replica.
+
+    A sequence's *length* is the sum of the tokens asked for it; its table covers that length
+    rounded up to whole blocks. Whoever asks for a block's worth each time the table is full gets
+    exactly one block each time. Copy-on-write goes by the length too, so sequences that are to
+    be forked ask for exactly the tokens they write.
+
+    The free queue is a stack. Blocks without a cache key are released to the front of vLLM's
+    queue and taken from the front (R27, R28), and blocks with a key lie behind all others; so
+    the part without keys is last in, first out.
+    """
+
+    __slots__ = (
+        "_block_size",
+        "_co_owners",
+        "_first_block",
+        "_free_blocks",
+        "_lengths",
+        "_max_model_len",
+        "_num_blocks",
+        "_tables",
+        "_watermark_blocks",
+        "capacity_tokens",
+        "free_tokens",
+        "growth_tokens",
+        "holes_tokens",
+        "rounding_tokens",
+        "taken_tokens",
+    )
+
+    def __init__(self, shape: PoolShape, null_block: bool = True) -> None:
+        self._block_size = shape.block_size_tokens
+        self._max_model_len = shape.max_model_len_tokens
+        self._first_block = int(null_block)
+        self._num_blocks = shape.num_gpu_blocks - self._first_block
+        # The watermark is a share of all blocks, the null block included (R11).
+        self._watermark_blocks = int(shape.watermark * shape.num_gpu_blocks)
+        # The last one is the front of the queue; at first, blocks are taken in ascending order.
+        self._free_blocks = list(range(shape.num_gpu_blocks - 1, self._first_block - 1, -1))
+        self._tables: dict[int, list[int]] = {}
+        self._lengths: dict[int, int] = {}
+        # Owners of a block beyond its first; a block with one owner has no entry.
+        self._co_owners: dict[int, int] = {}
+        self.capacity_tokens = self.free_tokens = self._num_blocks * self._block_size
+        self.growth_tokens = self._block_size
+        self.taken_tokens = self.rounding_tokens = self.holes_tokens = 0
+
+    def can_ever_fit(self, request: RequestView) -> bool:
+        """Tell whether an empty pool could serve the request to its `max_tokens`.
+
+        The last output token never gets a slot: nothing is computed from it (R10).
+        """
+        longest = min(request.prompt_tokens + request.max_tokens, self._max_model_len)
+        return -(-(longest - 1) // self._block_size) <= self._num_blocks
+
+    def shortage(self, request: RequestView, known_tokens: int, idle: bool) -> Shortage:
+        """Tell whether blocks for all `known_tokens` are free, beside the watermark (R17, R19)."""
+        needed = -(-min(known_tokens, self._max_model_len) // self._block_size)
+        if not idle:
+            needed += self._watermark_blocks
+        return Shortage.MEMORY if needed > len(self._free_blocks) else Shortage.NONE
+
+    def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
+        """Give a new sequence blocks for `tokens`; False if there are too few free ones.
+
+        Raises:
+            ValueError: The sequence owns slots already.
+        """
+        if seq in self._tables:
+            raise ValueError(f"sequence {seq} owns slots already")
+        missing = -(-tokens // self._block_size)
+        if missing > len(self._free_blocks):
+            return False
+        self._tables[seq] = self._take(missing)
+        self._lengths[seq] = tokens
+        return True
+
+    def append(self, seq: int, tokens: int) -> bool:
+        """Make room for `tokens` more; copy the block that they begin in if others share it."""
+        table = self._tables[seq]
+        length = self._lengths[seq]
+        missing = -(-(length + tokens) // self._block_size) - len(table)
+        # Only the last block can be partly filled: a write begins there or in a new block.
+        copies = bool(
+            self._co_owners and length % self._block_size and table[-1] in self._co_owners
+        )
+        if missing + copies > len(self._free_blocks):
+            return False
+        if copies:
+            self._disown(table.pop())
+            missing += 1
+        if missing == 1:
+            table.append(self._free_blocks.pop())
+            self.taken_tokens += self._block_size
+            self.free_tokens -= self._block_size
+        elif missing:
+            table += self._take(missing)
+        self._lengths[seq] = length + tokens
+        return True
+
+    def fork(self, parent: int, child: int) -> None:
+        """Let a new sequence share all blocks of another one.
+
+        Raises:
+            KeyError: The parent owns no slots.
+            ValueError: The child owns slots already.
+        """
+        if child in self._tables:
+            raise ValueError(f"sequence {child} owns slots already")
+        table = self._tables[parent].copy()
+        co_owners = self._co_owners
+        for block in table:
+            co_owners[block] = co_owners.get(block, 0) + 1
+        self._tables[child] = table
+        self._lengths[child] = self._lengths[parent]
+
+    def free(self, seq: int) -> None:
+        """Take back the blocks that nobody else owns, so that the last is reused first (R28)."""
+        released = self._tables.pop(seq)
+        del self._lengths[seq]
+        if not self._co_owners.keys().isdisjoint(released):
+            released = [block for block in released if not self._disown(block)]
+        self._free_blocks += released
+        tokens = len(released) * self._block_size
+        self.taken_tokens -= tokens
+        self.free_tokens += tokens
+
+    def slots_tokens(self, seq: int) -> int:
+        """Return the slots of a sequence's blocks."""
+        return len(self._tables[seq]) * self._block_size
+
+    def slot(self, seq: int, position: int) -> int:
+        """Translate a token position through the block table."""
+        index, offset = divmod(position, self._block_size)
+        if position < 0:
+            raise IndexError(f"negative position {position}")
+        return self._tables[seq][index] * self._block_size + offset
+
+    def take_moved_tokens(self) -> int:
+        """Return 0: blocks never move, and a copy-on-write rides on the step that writes."""
+        return 0
+
+    def block_table(self, seq: int) -> tuple[int, ...]:
+        """Return the blocks of a sequence, head first."""
+        return tuple(self._tables[seq])
+
+    def owners(self, block: int) -> int:
+        """Return the reference count of a block that is not free."""
+        return 1 + self._co_owners.get(block, 0)
+
+    def free_queue(self) -> tuple[int, ...]:
+        """Return the free blocks in the order in which they will be taken."""
+        return tuple(reversed(self._free_blocks))
+
+    def check(self) -> None:
+        """Raise AssertionError if a block has two fates, none, or a wrong reference count."""
+        counted = Counter(block for table in self._tables.values() for block in table)
+        shared = {block: owners - 1 for block, owners in counted.items() if owners > 1}
+        require(shared == self._co_owners, "reference counts differ from the tables")
+        blocks = range(self._first_block, self._first_block + self._num_blocks)
+        fates = sorted([*self._free_blocks, *counted])
+        require(fates == list(blocks), "a block is lost, or both owned and free")
+        for seq, table in self._tables.items():
+            covered = -(-self._lengths[seq] // self._block_size)
+            require(len(table) == covered, f"the table of {seq} doesn't fit its length")
+        taken = len(counted) * self._block_size
+        require_sums(self, taken, 0, len(self._free_blocks) * self._block_size)
+
+    def _take(self, blocks: int) -> list[int]:
+        """Return as many blocks from the front of the queue; the caller has counted them."""
+        if not blocks:
+            return []
+        free_blocks = self._free_blocks
+        taken = free_blocks[: -blocks - 1 : -1]
+        del free_blocks[-blocks:]
+        tokens = blocks * self._block_size
+        self.taken_tokens += tokens
+        self.free_tokens -= tokens
+        return taken
+
+    def _disown(self, block: int) -> bool:
+        """Take one owner from a block; False if that was its only one."""
+        others = self._co_owners.get(block, 0)
+        if others > 1:
+            self._co_owners[block] = others - 1
+        elif others == 1:
+            del self._co_owners[block]
+        return others > 0
