@@ -42,9 +42,9 @@ class PagedPool:
         "_co_owners",
         "_first_block",
         "_free_blocks",
-        "_lengths",
         "_max_model_len",
         "_num_blocks",
+        "_spare",
         "_tables",
         "_watermark_blocks",
         "capacity_tokens",
@@ -65,7 +65,7 @@ class PagedPool:
         # The last one is the front of the queue; at first, blocks are taken in ascending order.
         self._free_blocks = list(range(shape.num_gpu_blocks - 1, self._first_block - 1, -1))
         self._tables: dict[int, list[int]] = {}
-        self._lengths: dict[int, int] = {}
+        self._spare: dict[int, int] = {}  # slots beyond the length: less than a block
         # Owners of a block beyond its first; a block with one owner has no entry.
         self._co_owners: dict[int, int] = {}
         self.capacity_tokens = self.free_tokens = self._num_blocks * self._block_size
@@ -99,30 +99,23 @@ class PagedPool:
         if missing > len(self._free_blocks):
             return False
         self._tables[seq] = self._take(missing)
-        self._lengths[seq] = tokens
+        self._spare[seq] = missing * self._block_size - tokens
         return True
 
     def append(self, seq: int, tokens: int) -> bool:
         """Make room for `tokens` more; copy the block that they begin in if others share it."""
-        table = self._tables[seq]
-        length = self._lengths[seq]
-        missing = -(-(length + tokens) // self._block_size) - len(table)
+        spare = self._spare[seq]
         # Only the last block can be partly filled: a write begins there or in a new block.
-        copies = bool(
-            self._co_owners and length % self._block_size and table[-1] in self._co_owners
-        )
-        if missing + copies > len(self._free_blocks):
-            return False
-        if copies:
-            self._disown(table.pop())
-            missing += 1
-        if missing == 1:
-            table.append(self._free_blocks.pop())
-            self.taken_tokens += self._block_size
-            self.free_tokens -= self._block_size
-        elif missing:
-            table += self._take(missing)
-        self._lengths[seq] = length + tokens
+        if self._co_owners and spare and self._tables[seq][-1] in self._co_owners:
+            return self._append_copying(seq, tokens)
+        spare -= tokens
+        if spare < 0:
+            missing = -(spare // self._block_size)
+            if missing > len(self._free_blocks):
+                return False
+            self._tables[seq] += self._take(missing)
+            spare += missing * self._block_size
+        self._spare[seq] = spare
         return True
 
     def fork(self, parent: int, child: int) -> None:
@@ -139,13 +132,13 @@ class PagedPool:
         for block in table:
             co_owners[block] = co_owners.get(block, 0) + 1
         self._tables[child] = table
-        self._lengths[child] = self._lengths[parent]
+        self._spare[child] = self._spare[parent]
 
     def free(self, seq: int) -> None:
         """Take back the blocks that nobody else owns, so that the last is reused first (R28)."""
         released = self._tables.pop(seq)
-        del self._lengths[seq]
-        if not self._co_owners.keys().isdisjoint(released):
+        del self._spare[seq]
+        if self._co_owners and not self._co_owners.keys().isdisjoint(released):
             released = [block for block in released if not self._disown(block)]
         self._free_blocks += released
         tokens = len(released) * self._block_size
@@ -187,23 +180,34 @@ class PagedPool:
         blocks = range(self._first_block, self._first_block + self._num_blocks)
         fates = sorted([*self._free_blocks, *counted])
         require(fates == list(blocks), "a block is lost, or both owned and free")
-        for seq, table in self._tables.items():
-            covered = -(-self._lengths[seq] // self._block_size)
-            require(len(table) == covered, f"the table of {seq} doesn't fit its length")
+        spares_fit = all(0 <= spare < self._block_size for spare in self._spare.values())
+        require(spares_fit, "a table is longer or shorter than its sequence")
         taken = len(counted) * self._block_size
         require_sums(self, taken, 0, len(self._free_blocks) * self._block_size)
 
     def _take(self, blocks: int) -> list[int]:
-        """Return as many blocks from the front of the queue; the caller has counted them."""
-        if not blocks:
-            return []
+        """Return blocks from the front of the queue; the caller has counted them."""
         free_blocks = self._free_blocks
-        taken = free_blocks[: -blocks - 1 : -1]
-        del free_blocks[-blocks:]
         tokens = blocks * self._block_size
         self.taken_tokens += tokens
         self.free_tokens -= tokens
+        if blocks == 1:
+            return [free_blocks.pop()]
+        taken = free_blocks[: -blocks - 1 : -1]
+        del free_blocks[len(free_blocks) - blocks :]
         return taken
+
+    def _append_copying(self, seq: int, tokens: int) -> bool:
+        """Append to a sequence whose last block is partly filled and shared: it gets its own."""
+        spare = self._spare[seq] - tokens
+        missing = max(0, -(spare // self._block_size))
+        if missing + 1 > len(self._free_blocks):
+            return False
+        table = self._tables[seq]
+        self._disown(table.pop())
+        table += self._take(missing + 1)
+        self._spare[seq] = spare + missing * self._block_size
+        return True
 
     def _disown(self, block: int) -> bool:
         """Take one owner from a block; False if that was its only one."""
