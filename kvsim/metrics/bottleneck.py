@@ -1,0 +1,91 @@
+"""What limits the run, by definition: shares of the time that requests wait and steps take."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from kvsim.metrics import CostPart, StepCosts
+from kvsim.metrics.catalogue import percent
+from kvsim.tables import HEAD_LACKS, Columns
+
+# Requests that wait in less of the busy time than this don't make a queue the limit.
+NEGLIGIBLE_WAITING = 0.01
+
+_CAUSES = {
+    "nothing": "Scheduling order: the head of the queue lacked nothing",
+    "kv_blocks": "KV blocks: the head of the queue lacked KV blocks",
+    "hole": "Fragmentation: the head of the queue fitted the free KV slots in sum, but no hole,",
+    "sequence_slot": "max_num_seqs: the head of the queue lacked a sequence slot",
+    "token_budget": "max_num_batched_tokens: the head of the queue lacked token budget",
+    "preempting": "Preemptions: the head of the queue was held back by one",
+}
+_BOUNDS = {
+    "hbm": "HBM-bound",
+    "compute": "compute-bound",
+    "communication": "communication",
+    "host": "host overhead",
+}
+
+
+def limits(steps: Columns, costs: StepCosts | None) -> dict[str, Any]:
+    """Return what limits the run: `sentence`, and the shares named in `catalogue.SHARES`.
+
+    All steps count, those after the horizon too, weighted by their duration; each dictionary of
+    shares sums to one or is empty if there is no such time.
+    """
+    waiting = waiting_share(steps)
+    bound = _share_of_parts(costs, lambda part: part.bound)
+    return {
+        "sentence": _sentence(waiting_fraction(steps), waiting, bound),
+        "waiting_share": waiting,
+        "bound_share": bound,
+        "component_share": _share_of_parts(costs, lambda part: part.component),
+        "basis_share": _share_of_parts(costs, lambda part: part.basis),
+    }
+
+
+def waiting_fraction(steps: Columns) -> float | None:
+    """Return the share of the busy time in which requests wait; None if nothing ever ran."""
+    busy_ns = int(steps["duration_ns"].sum())
+    waiting_ns = int(steps["duration_ns"][steps["waiting_seqs"] > 0].sum())
+    return waiting_ns / busy_ns if busy_ns else None
+
+
+def waiting_share(steps: Columns) -> dict[str, float]:
+    """Return what the head of the queue lacks, as shares of the time in which requests wait."""
+    waits = steps["waiting_seqs"] > 0
+    time_ns = np.bincount(
+        steps["head_lacks"][waits], steps["duration_ns"][waits], minlength=len(HEAD_LACKS)
+    )
+    return _normalized(dict(zip(HEAD_LACKS, time_ns.tolist(), strict=True)))
+
+
+def _share_of_parts(costs: StepCosts | None, key: Callable[[CostPart], str]) -> dict[str, float]:
+    time_ns: dict[str, float] = {}
+    for part, part_ns in costs.parts_ns if costs else ():
+        time_ns[key(part)] = time_ns.get(key(part), 0.0) + float(part_ns.sum())
+    return _normalized(time_ns)
+
+
+def _normalized(amounts: Mapping[str, float]) -> dict[str, float]:
+    total = sum(amounts.values())
+    return {name: amount / total for name, amount in amounts.items()} if total else {}
+
+
+def _sentence(
+    fraction: float | None, waiting: Mapping[str, float], bound: Mapping[str, float]
+) -> str:
+    if fraction is None:
+        return "Nothing ran."
+    steps = ""
+    if bound:
+        largest = max(bound, key=lambda name: bound[name])
+        steps = f"; steps are {percent(bound[largest])} {_BOUNDS.get(largest, largest)}"
+    if fraction == 0:
+        return f"Nothing queues{steps}."
+    if fraction < NEGLIGIBLE_WAITING:
+        return f"Requests hardly wait ({percent(fraction)} of the busy time){steps}."
+    cause = max(waiting, key=lambda name: waiting[name])
+    share = percent(waiting[cause])
+    return f"{_CAUSES[cause]} in {share} of the time in which requests waited{steps}."

@@ -1,0 +1,111 @@
+"""Latencies of requests and of the gaps between tokens, and their statistics."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.metrics import Figures
+from kvsim.metrics.catalogue import LATENCIES, STATISTICS
+from kvsim.tables import EVENT_KINDS, OUTCOMES, Columns
+from kvsim.units import NS_PER_S
+
+FINISHED = OUTCOMES.index("finished")
+_RESUMED = EVENT_KINDS.index("resumed")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """A multiset of values, each with how often it occurs, in ascending order."""
+
+    values: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    ends: NDArray[np.int64]  # running sum of the counts
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> "Sample":
+        """Sort values; without `counts` each occurs once."""
+        if counts is None:
+            values, counts = np.sort(values), np.ones(len(values), dtype=np.int64)
+        else:
+            order = np.argsort(values[counts > 0], kind="stable")
+            values, counts = values[counts > 0][order], counts[counts > 0][order]
+        return cls(values, counts, np.cumsum(counts))
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def statistic(self, name: str) -> float | None:
+        """Return `mean`, `max` or a percentile such as `p99`; None if there are no values."""
+        if not len(self):
+            return None
+        if name == "mean":
+            return float((self.values * self.counts).sum() / len(self))
+        return float(self.values[-1]) if name == "max" else self.percentile(float(name[1:]))
+
+    def percentile(self, percent: float) -> float:
+        """Return numpy's linear percentile of the multiset, to the bit, without expanding it."""
+        position = (len(self) - 1) * (percent / 100)
+        below = int(position)
+        ranks = np.array((below, min(below + 1, len(self) - 1)))
+        pair = self.values[np.searchsorted(self.ends, ranks, side="right")]
+        return float(np.quantile(pair, position - below))
+
+
+def request_latencies(requests: Columns) -> dict[str, NDArray[np.float64]]:
+    """Return TTFT, TPOT, E2E and queue time of each request in seconds, NaN where it has none.
+
+    The arrays have shape (requests,), in the order of the rows; warm-up is not cut.
+    """
+    finished = requests["outcome"] == FINISHED
+    arrival, first = requests["arrival_ns"], requests["first_token_ns"]
+    admitted, finish = requests["admitted_ns"], requests["finish_ns"]
+    more_tokens = requests["output_tokens"] - 1
+    return {
+        "ttft": _seconds(first - arrival, first >= 0),
+        "tpot": _seconds(finish - first, finished & (more_tokens > 0)) / np.maximum(more_tokens, 1),
+        "e2e": _seconds(finish - arrival, finished),
+        "queue": _seconds(admitted - arrival, admitted >= 0),
+    }
+
+
+def _seconds(duration_ns: NDArray[np.int64], exists: NDArray[np.bool_]) -> NDArray[np.float64]:
+    return np.where(exists, duration_ns / NS_PER_S, np.nan)
+
+
+def token_gaps(
+    steps: Columns, events: Columns, warmup_ns: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the gaps between tokens in seconds, and how many there are of each.
+
+    A step of duration d with n decoding sequences is n gaps of d. The chunk that computes a
+    preempted request again is no decode row, so the event `resumed` adds that one longer gap.
+    """
+    after = steps["start_ns"] >= warmup_ns
+    resumed = (events["event"] == _RESUMED) & (events["time_ns"] >= warmup_ns)
+    interruptions_ns = events["gap_ns"][resumed]
+    gaps_ns = np.concatenate((steps["duration_ns"][after], interruptions_ns))
+    ones = np.ones(len(interruptions_ns), dtype=np.int64)
+    return gaps_ns / NS_PER_S, np.concatenate((steps["decode_seqs"][after], ones))
+
+
+def latency_samples(
+    requests: Columns, steps: Columns, events: Columns, warmup_ns: int = 0
+) -> dict[str, Sample]:
+    """Return the values of each of `LATENCIES` in seconds, those of the warm-up left out."""
+    measured = requests["arrival_ns"] >= warmup_ns
+    samples = {
+        name: Sample.of(values[measured & ~np.isnan(values)])
+        for name, values in request_latencies(requests).items()
+    }
+    samples["itl"] = Sample.of(*token_gaps(steps, events, warmup_ns))
+    return {name: samples[name] for name in LATENCIES}
+
+
+def latency_figures(samples: dict[str, Sample]) -> Figures:
+    """Return the statistics of each latency under the names of the catalogue."""
+    return {
+        f"{latency}_{statistic}_s": sample.statistic(statistic)
+        for latency, sample in samples.items()
+        for statistic in STATISTICS
+    }

@@ -1,0 +1,172 @@
+"""The verdict: does the run meet its targets, by what margin, said in one sentence."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.errors import InputError, Problem
+from kvsim.metrics import Figures
+from kvsim.metrics.catalogue import (
+    Metric,
+    format_figure,
+    latency_and_statistic,
+    metric_of,
+    percent,
+)
+from kvsim.metrics.latency import FINISHED, Sample, request_latencies
+from kvsim.tables import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target of the SLO; `value` and `met` are None if no request has such a figure.
+
+    `margin` is (bound − value) / bound: what is left of the bound, negative if it is missed;
+    None without a value, or if the bound is 0 and missed.
+    """
+
+    name: str
+    value: float | None
+    bound: float
+    margin: float | None
+    met: bool | None
+
+    @property
+    def metric(self) -> Metric:
+        """The entry of the figure that the target bounds."""
+        return metric_of(_figure_name(self.name))
+
+
+def check_targets(slo: Mapping[str, float]) -> None:
+    """Refuse targets that no figure stands for.
+
+    Raises:
+        InputError: Names every target that is not understood.
+    """
+    problems = [
+        Problem(
+            "not a target; known are max_failed_fraction and (ttft, tpot, itl, e2e, queue)_"
+            "(mean, max, p50, p99, ...)_s",
+            path=f"slo.{name}",
+        )
+        for name in slo
+        if name != "max_failed_fraction" and latency_and_statistic(name) is None
+    ]
+    if problems:
+        raise InputError(*problems)
+
+
+def request_bounds_s(slo: Mapping[str, float]) -> dict[str, float]:
+    """Return the bound in seconds that each latency of a single request has to keep.
+
+    It is the bound of the highest percentile that the SLO names: with targets for p50 and p99,
+    half of the requests may exceed the one for p50. Means and ITL bind no single request.
+    """
+    highest: dict[str, tuple[float, float]] = {}
+    for name, bound_s in slo.items():
+        latency, statistic = latency_and_statistic(name) or ("", "")
+        if latency in {"", "itl"} or statistic == "mean":
+            continue
+        rank = 100.0 if statistic == "max" else float(statistic[1:])
+        highest[latency] = max(highest.get(latency, (-1.0, 0.0)), (rank, bound_s))
+    return {latency: bound_s for latency, (_, bound_s) in highest.items()}
+
+
+def meets_bounds(requests: Columns, slo: Mapping[str, float]) -> NDArray[np.bool_]:
+    """Tell for each request whether it finished within every bound; shape (requests,).
+
+    A latency that a finished request doesn't have (TPOT of one token) can't miss its bound.
+    """
+    good: NDArray[np.bool_] = requests["outcome"] == FINISHED
+    latencies = request_latencies(requests)
+    for latency, bound_s in request_bounds_s(slo).items():
+        good = good & ~(latencies[latency] > bound_s)
+    return good
+
+
+def judge(
+    slo: Mapping[str, float] | None, figures: Figures, samples: Mapping[str, Sample]
+) -> dict[str, Any]:
+    """Return the verdict: `met` (None: nothing to judge), a sentence, and the targets."""
+    if slo:
+        check_targets(slo)
+    targets = [_target(name, bound, figures, samples) for name, bound in (slo or {}).items()]
+    met, sentence = _overall(targets, figures)
+    rows = [
+        {"name": t.name, "value": t.value, "bound": t.bound, "margin": t.margin, "met": t.met}
+        for t in targets
+    ]
+    return {"met": met, "sentence": sentence, "targets": rows}
+
+
+def _figure_name(target: str) -> str:
+    return target.removeprefix("max_")
+
+
+def _target(name: str, bound: float, figures: Figures, samples: Mapping[str, Sample]) -> Target:
+    parts = latency_and_statistic(name)
+    value = samples[parts[0]].statistic(parts[1]) if parts else figures[_figure_name(name)]
+    if value is None:
+        return Target(name, None, float(bound), None, None)
+    met = value <= bound
+    margin = (bound - value) / bound if bound else 0.0 if met else None
+    return Target(name, float(value), float(bound), margin, met)
+
+
+def _overall(targets: list[Target], figures: Figures) -> tuple[bool | None, str]:
+    if not figures["requests_total"]:
+        return None, "No request arrived: there is nothing to judge."
+    if not figures["requests_finished"]:
+        return (False if targets else None), f"No request finished: {_failures(figures)}."
+    if not targets:
+        return None, f"No SLO is set. {_served(figures)}"
+    if not figures["requests_measured"]:
+        return None, "All requests arrive during the warm-up: no latency is left to judge."
+    missed = [target for target in targets if target.met is False]
+    judged = [target for target in targets if target.met is not None]
+    if missed:
+        return False, _missed_sentence(missed, len(targets))
+    return True, _met_sentence(judged)
+
+
+def _failures(figures: Figures) -> str:
+    counts = [
+        f"{figures[f'requests_{outcome}']} {outcome.replace('_', ' ')}"
+        for outcome in ("rejected", "timed_out", "unfinished")
+        if figures[f"requests_{outcome}"]
+    ]
+    return ", ".join(counts)
+
+
+def _served(figures: Figures) -> str:
+    finished, total = figures["requests_finished"], figures["requests_total"]
+    if finished == total:
+        return "The only request finished." if total == 1 else f"All {total} requests finished."
+    return f"{finished} of {total} requests finished ({_failures(figures)})."
+
+
+def _tightness(target: Target) -> float:
+    return float("-inf") if target.margin is None else target.margin
+
+
+def _met_sentence(judged: list[Target]) -> str:
+    if not judged:
+        return "No request has a latency that the SLO bounds."
+    tightest = min(judged, key=_tightness)
+    value = format_figure(tightest.metric.name, tightest.value)
+    bound = format_figure(tightest.metric.name, tightest.bound)
+    room = percent(_tightness(tightest))
+    of = "" if len(judged) == 1 else f", the tightest of {len(judged)} targets"
+    return f"Meets its SLO: {tightest.metric.label} is {value}, {room} below {bound}{of}."
+
+
+def _missed_sentence(missed: list[Target], total: int) -> str:
+    worst = min(missed, key=_tightness)
+    value = format_figure(worst.metric.name, worst.value)
+    bound = format_figure(worst.metric.name, worst.bound)
+    times = f", {worst.value / worst.bound:.3g} times" if worst.bound and worst.value else ", above"
+    of = "" if total == 1 else f"; {len(missed)} of {total} targets missed"
+    return f"Misses its SLO: {worst.metric.label} is {value}{times} the bound of {bound}{of}."

@@ -1,0 +1,89 @@
+"""All figures of a run in one dictionary, and variants side by side."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvsim.metrics import RunContext
+from kvsim.metrics.bottleneck import limits, waiting_fraction
+from kvsim.metrics.catalogue import METRICS
+from kvsim.metrics.latency import latency_figures, latency_samples
+from kvsim.metrics.slo import judge
+from kvsim.metrics.throughput import request_figures, throughput_figures, window_ns
+from kvsim.metrics.utilization import utilization_figures
+from kvsim.tables import Columns
+
+Summary = dict[str, Any]
+
+# What tells two KV-cache layouts apart, in the order in which it is shown.
+COMPARED = (
+    "kv_utilization_mean",
+    "kv_utilization_max",
+    "running_seqs_mean",
+    "running_seqs_max",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "goodput_requests_per_s",
+    "waiting_seqs_mean",
+    "queue_p50_s",
+    "queue_p99_s",
+    "ttft_p50_s",
+    "ttft_p99_s",
+    "tpot_p50_s",
+    "tpot_p99_s",
+    "e2e_p50_s",
+    "e2e_p99_s",
+    "preemptions_total",
+    "requests_rejected",
+    "failed_fraction",
+)
+
+
+def summarize(requests: Columns, steps: Columns, events: Columns, context: RunContext) -> Summary:
+    """Return the figures of one variant; plain Python values, ready for JSON, never NaN.
+
+    The dictionary has three parts:
+
+    - `verdict`: `met` (True, False, or None if there is nothing to judge), `sentence`, and
+      `targets`, a list of {name, value, bound, margin, met}, see `kvsim.metrics.slo.Target`;
+    - `limits`: `sentence`, and the shares `waiting_share`, `bound_share`, `component_share` and
+      `basis_share`, each a dictionary that sums to one, or is empty;
+    - `figures`: every metric of `METRICS` under its name; None where there is no such value.
+
+    Raises:
+        InputError: A target of the SLO is not understood.
+    """
+    samples = latency_samples(requests, steps, events, context.warmup_ns)
+    window = window_ns(requests, steps, context)
+    found = {
+        **request_figures(requests, context.warmup_ns),
+        **throughput_figures(requests, steps, context),
+        **latency_figures(samples),
+        **utilization_figures(requests, steps, context, window),
+        "waiting_fraction": waiting_fraction(steps),
+    }
+    figures = {name: found[name] for name in METRICS}
+    return {
+        "verdict": judge(context.slo, figures, samples),
+        "limits": limits(steps, context.step_costs),
+        "figures": figures,
+    }
+
+
+def compare(summaries: Mapping[str, Summary]) -> list[dict[str, Any]]:
+    """Set variants side by side: one row a metric of `COMPARED`, the first variant is the base.
+
+    A row has `name`, `label`, `unit`, `better`, `values` by variant, and `ratios` by variant to
+    the base (None if either has no value, or the base's is zero).
+    """
+    rows = []
+    for name in COMPARED:
+        metric = METRICS[name]
+        values = {variant: summary["figures"][name] for variant, summary in summaries.items()}
+        base = next(iter(values.values()), None)
+        ratios = {
+            variant: value / base if base and value is not None else None
+            for variant, value in values.items()
+        }
+        about = {"name": name, "label": metric.label, "unit": metric.unit, "better": metric.better}
+        rows.append({**about, "values": values, "ratios": ratios})
+    return rows

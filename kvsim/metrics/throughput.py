@@ -1,0 +1,74 @@
+"""What became of the requests, how many were served in the window, and what that costs."""
+
+import numpy as np
+
+from kvsim.metrics import Figures, RunContext
+from kvsim.metrics.latency import FINISHED
+from kvsim.metrics.slo import meets_bounds
+from kvsim.tables import OUTCOMES, Columns
+from kvsim.units import NS_PER_S
+
+
+def makespan_ns(requests: Columns, steps: Columns) -> int:
+    """Return when the run has drained: the end of the last step or the last finish."""
+    last_step_ns = int((steps["start_ns"] + steps["duration_ns"]).max(initial=0))
+    return max(last_step_ns, int(requests["finish_ns"].max(initial=0)))
+
+
+def window_ns(requests: Columns, steps: Columns, context: RunContext) -> int:
+    """Return the time over which throughput and utilization are taken, from 0.
+
+    It is the horizon, at which arrivals stop. A batch that arrives all at once has none: its
+    window is the whole run.
+    """
+    return context.horizon_ns or makespan_ns(requests, steps)
+
+
+def request_figures(requests: Columns, warmup_ns: int) -> Figures:
+    """Count the requests by what became of them."""
+    total = len(requests["outcome"])
+    counts = np.bincount(requests["outcome"], minlength=len(OUTCOMES)).tolist()
+    figures: Figures = {
+        "requests_total": total,
+        "requests_measured": int((requests["arrival_ns"] >= warmup_ns).sum()),
+        "failed_fraction": (total - counts[FINISHED]) / total if total else None,
+    }
+    return figures | {f"requests_{name}": counts[code] for code, name in enumerate(OUTCOMES)}
+
+
+def throughput_figures(requests: Columns, steps: Columns, context: RunContext) -> Figures:
+    """Return rates over the window: what completed inside it, goodput and cost."""
+    window_s = window_ns(requests, steps, context) / NS_PER_S
+    inside = (requests["outcome"] == FINISHED) & (requests["finish_ns"] <= window_s * NS_PER_S)
+    output_tokens = int(requests["output_tokens"][inside].sum())
+    prompt_tokens = int(requests["prompt_tokens"][inside].sum())
+
+    def per_s(amount: int) -> float | None:
+        return amount / window_s if window_s else None
+
+    figures: Figures = {
+        "window_s": window_s,
+        "makespan_s": makespan_ns(requests, steps) / NS_PER_S,
+        "offered_requests_per_s": per_s(len(inside)),
+        "requests_per_s": per_s(int(inside.sum())),
+        "output_tokens_per_s": per_s(output_tokens),
+        "total_tokens_per_s": per_s(prompt_tokens + output_tokens),
+        "goodput_requests_per_s": None,
+        "slo_attainment_fraction": None,
+    }
+    if context.slo:
+        good = meets_bounds(requests, context.slo)
+        figures["goodput_requests_per_s"] = per_s(int((good & inside).sum()))
+        figures["slo_attainment_fraction"] = float(good.mean()) if len(good) else None
+    return figures | _cost_figures(context, figures["output_tokens_per_s"])
+
+
+def _cost_figures(context: RunContext, output_tokens_per_s: float | None) -> Figures:
+    price = context.price_usd_per_gpu_hour
+    usd_per_hour = None if price is None else price * context.num_gpus
+    per_million = (
+        usd_per_hour / 3600 / output_tokens_per_s * 1e6
+        if usd_per_hour is not None and output_tokens_per_s
+        else None
+    )
+    return {"usd_per_hour": usd_per_hour, "usd_per_million_output_tokens": per_million}
