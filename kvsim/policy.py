@@ -16,7 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 class Policy(BaseModel):
     """Parameters of a policy as a scenario gives them; a subclass names itself by `kind`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
     kind: str
 

@@ -1,0 +1,35 @@
+"""Constant arrivals: a metronome, as a load generator with a fixed rate."""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from kvsim.errors import InputError
+from kvsim.policy import Policy
+from kvsim.units import NS_PER_S
+from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.renewal import horizon_of
+
+
+class Constant(Policy):
+    """Request i arrives at i / `rate_per_s`, the first at 0."""
+
+    kind: Literal["constant"] = "constant"
+    rate_per_s: float = Field(gt=0, allow_inf_nan=False)
+    """Requests per second."""
+
+    def arrivals(
+        self, count: int | None, duration_ns: int | None, rng: np.random.Generator
+    ) -> Arrivals:
+        """Lay out the arrivals, nothing is drawn; see `ArrivalProcess`."""
+        if count is None and duration_ns is None:
+            raise InputError("say how much arrives: num_requests or duration_s")
+        size = count
+        if duration_ns is not None:
+            within = int(duration_ns / NS_PER_S * self.rate_per_s) + 2
+            size = within if count is None else min(count, within)
+        times_ns = np.rint(np.arange(size) * (NS_PER_S / self.rate_per_s)).astype(np.int64)
+        if duration_ns is not None:
+            times_ns = times_ns[times_ns < duration_ns]
+        return Arrivals(times_ns, horizon_of(times_ns, count, duration_ns))

@@ -1,0 +1,109 @@
+"""The Azure LLM inference traces, read as published.
+
+https://github.com/Azure/AzurePublicDataset (CC-BY-4.0, Microsoft): lines end in CRLF, times have
+seven digits after the point, the last line may lack its end.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.errors import InputError, Problem
+from kvsim.units import NS_PER_S
+from kvsim.workload.files import read_lines
+
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+_ROW = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ T]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?(?:\+00:00)?"
+    r",(\d{1,9}),(\d{1,9})",
+    re.ASCII,
+)
+_SHOWN_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Recorded requests in order of arrival; int64 arrays of shape (requests,).
+
+    `arrival_ns` counts from the first request of the file, exactly.
+    """
+
+    arrival_ns: NDArray[np.int64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+    def rows(self, first: int, end: int | None) -> "Trace":
+        """Return the requests from number `first` up to, not including, `end` (None: the rest)."""
+        kept = slice(first, end)
+        return Trace(self.arrival_ns[kept], self.prompt_tokens[kept], self.output_tokens[kept])
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace.
+
+    Raises:
+        InputError: With the line of every bad row (the first twenty of them): not three fields of
+            the published form, no token in the prompt or the answer, or earlier than the row
+            before.
+    """
+    lines = read_lines(path)
+    if not lines or lines[0].strip() != HEADER:
+        raise InputError(Problem(f"the first line must be {HEADER}", str(path), 1))
+    rows: list[tuple[int, int, int]] = []
+    problems: list[Problem] = []
+    for number, line in enumerate(lines[1:], start=2):
+        row = _parse_row(line)
+        wrong = row if isinstance(row, str) else _out_of_order(row, rows)
+        if wrong:
+            problems.append(Problem(wrong, str(path), number))
+        elif not isinstance(row, str):
+            rows.append(row)
+    if problems:
+        raise InputError(*problems[:_SHOWN_PROBLEMS], *_how_many_more(problems, path))
+    if not rows:
+        raise InputError(Problem("holds no request", str(path)))
+    table = np.array(rows, dtype=np.int64)
+    return Trace(table[:, 0] - table[0, 0], table[:, 1].copy(), table[:, 2].copy())
+
+
+def _parse_row(line: str) -> tuple[int, int, int] | str:
+    """Return a row's time in nanoseconds since the year 2000 and its two lengths, or what is wrong."""
+    match = _ROW.fullmatch(line.strip())
+    if match is None:
+        return f"bad row {line.strip()!r}; expected a row like 2023-11-16 18:15:46.6805900,374,44"
+    day, hour, minute, second, fraction, prompt, output = match.groups()
+    day_number = _day_number(day)
+    if day_number is None:
+        return f"no such date: {day}"
+    if int(prompt) < 1 or int(output) < 1:
+        return "prompt and answer must have at least one token each"
+    seconds = ((day_number * 24 + int(hour)) * 60 + int(minute)) * 60 + int(second)
+    return seconds * NS_PER_S + int((fraction or "0").ljust(9, "0")), int(prompt), int(output)
+
+
+@cache
+def _day_number(day: str) -> int | None:
+    try:
+        # From the year 2000, so that nanoseconds stay within 64 bits.
+        return date.fromisoformat(day).toordinal() - date(2000, 1, 1).toordinal()
+    except ValueError:
+        return None
+
+
+def _out_of_order(row: tuple[int, int, int], before: list[tuple[int, int, int]]) -> str | None:
+    if before and row[0] < before[-1][0]:
+        return "earlier than the row before; a trace is sorted by time"
+    return None
+
+
+def _how_many_more(problems: list[Problem], path: Path) -> list[Problem]:
+    more = len(problems) - _SHOWN_PROBLEMS
+    return [Problem(f"and {more} more bad rows", str(path))] if more > 0 else []

@@ -1,0 +1,132 @@
+"""Parameters of a workload and a seed → the request table."""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+import kvsim.workload.arrivals
+import kvsim.workload.lengths
+from kvsim.errors import InputError
+from kvsim.policy import union_of
+from kvsim.rng import stream
+from kvsim.units import seconds_to_ns
+from kvsim.workload.arrivals import ArrivalProcess, Arrivals
+from kvsim.workload.lengths import LengthLaw
+from kvsim.workload.requests import NO_LIMIT, RequestTable
+
+if TYPE_CHECKING:
+    AnyArrivals = ArrivalProcess
+    AnyLengths = LengthLaw
+else:
+    AnyArrivals = union_of(kvsim.workload.arrivals)
+    AnyLengths = union_of(kvsim.workload.lengths)
+
+
+class Workload(BaseModel):
+    """What the clients send. The same requests are shown to all variants of a scenario."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    arrivals: AnyArrivals
+    """When requests arrive."""
+    lengths: AnyLengths
+    """How long prompts and answers are."""
+    num_requests: int | None = Field(default=None, ge=1)
+    """So many requests; null: as many as arrive within `duration_s` or the trace holds."""
+    duration_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Arrivals stop after it, and it is the horizon of all rates; null: the arrivals decide."""
+    n: int = Field(default=1, ge=1)
+    """Samples of each request (parallel sampling): answers to one prompt."""
+    max_tokens: int | Literal["output"] | None = None
+    """The client's limit on the answer: a number; "output": exactly the true length, as benchmark
+    clients with `ignore_eos` ask for; null: what the context length leaves."""
+
+    @model_validator(mode="after")
+    def _answers_have_a_token(self) -> "Workload":
+        if isinstance(self.max_tokens, int) and self.max_tokens < 1:
+            raise ValueError("max_tokens must be at least 1")
+        return self
+
+
+def build_requests(workload: Workload, seed: int, replication: int = 0) -> RequestTable:
+    """Draw all requests of a run.
+
+    Arrivals, lengths, and the lengths of further samples each have a stream of their own, so that
+    a change in one leaves the others alone.
+
+    Args:
+        workload: What to draw.
+        seed: Root seed of the scenario.
+        replication: Number of the repetition, each with independent draws.
+
+    Raises:
+        InputError: If a trace can't be read or is too short, or nothing ends the arrivals.
+    """
+    duration_ns = None if workload.duration_s is None else seconds_to_ns(workload.duration_s)
+    arrivals = workload.arrivals.arrivals(
+        workload.num_requests, duration_ns, stream(seed, "arrivals", replication)
+    )
+    if not len(arrivals.times_ns):
+        raise InputError("no request arrives within duration_s")
+    recorded = arrivals.recorded_lengths if _keeps_recorded(workload) else None
+    prompt, output = recorded or workload.lengths.lengths_tokens(
+        len(arrivals.times_ns), stream(seed, "lengths", replication)
+    )
+    more = _further_samples(
+        workload, output, recorded is not None, stream(seed, "samples", replication)
+    )
+    return _table(workload, arrivals, prompt, np.column_stack([output, more]))
+
+
+def file_digests(workload: Workload) -> dict[str, str]:
+    """Return the SHA-256 of each file that the workload reads, by its path as written."""
+    digests: dict[str, str] = {}
+    for part in (workload.arrivals, workload.lengths):
+        file: Any = getattr(part, "file", None)
+        if file is not None:
+            digests[file] = part.digest()  # type: ignore[attr-defined]
+    return digests
+
+
+def _keeps_recorded(workload: Workload) -> bool:
+    """Tell whether requests keep the lengths that were recorded with their arrivals."""
+    return workload.lengths.kind == "trace" and getattr(workload.lengths, "file", None) is None
+
+
+def _further_samples(
+    workload: Workload, output: NDArray[np.int64], recorded: bool, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw the answer lengths of all samples but the first, shape (requests, n - 1).
+
+    They come from the same law, without regard to the prompt: of recorded requests only one
+    answer is known.
+    """
+    shape = (len(output), workload.n - 1)
+    if recorded or workload.n == 1:
+        return rng.choice(output, size=shape)
+    return workload.lengths.lengths_tokens(shape[0] * shape[1], rng)[1].reshape(shape)
+
+
+def _table(
+    workload: Workload,
+    arrivals: Arrivals,
+    prompt: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+) -> RequestTable:
+    output = outputs.reshape(-1)
+    if workload.max_tokens == "output":
+        limit = output.copy()
+    else:
+        limit = np.full(len(output), workload.max_tokens or NO_LIMIT, dtype=np.int64)
+    return RequestTable(
+        arrival_ns=np.repeat(arrivals.times_ns, workload.n),
+        prompt_tokens=np.repeat(prompt, workload.n),
+        output_tokens=output,
+        max_tokens=limit,
+        group=np.repeat(np.arange(len(prompt), dtype=np.int64), workload.n),
+        horizon_ns=arrivals.horizon_ns,
+    )

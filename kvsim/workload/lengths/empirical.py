@@ -1,0 +1,61 @@
+"""Empirical lengths: rows of a CSV file, drawn with replacement."""
+
+import csv
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.errors import InputError, Problem
+from kvsim.workload.files import ReadsFile, content_digest, read_lines
+
+
+class Empirical(ReadsFile):
+    """Draws whole rows, so that a prompt keeps its answer's length."""
+
+    kind: Literal["empirical"] = "empirical"
+    file: str
+    """CSV file with a header, beside the scenario file."""
+    prompt_column: str = "prompt_tokens"
+    """Column of the prompt lengths."""
+    output_column: str = "output_tokens"
+    """Column of the answer lengths."""
+
+    def lengths_tokens(
+        self, count: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Draw rows with replacement; InputError for a file that can't be used; see `LengthLaw`."""
+        rows = _read_columns(self.located(self.file), self.prompt_column, self.output_column)
+        drawn = rows[rng.integers(0, len(rows), count)]
+        return drawn[:, 0].copy(), drawn[:, 1].copy()
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the file."""
+        return content_digest(self.located(self.file))
+
+
+def _read_columns(path: Path, *columns: str) -> NDArray[np.int64]:
+    """Return the named columns as positive integers, shape (rows, columns)."""
+    reader = csv.DictReader(read_lines(path))
+    header = reader.fieldnames or []
+    absent = [column for column in columns if column not in header]
+    if absent:
+        have = ", ".join(header) or "none"
+        raise InputError(
+            *(Problem(f"no column {column!r}; columns: {have}", str(path), 1) for column in absent)
+        )
+    rows: list[list[int]] = []
+    problems: list[Problem] = []
+    for row in reader:
+        texts = [row[column] or "" for column in columns]
+        if all(text.strip().isdecimal() and int(text) > 0 for text in texts):
+            rows.append([int(text) for text in texts])
+        else:
+            message = f"lengths must be whole numbers of at least 1, not {', '.join(texts)}"
+            problems.append(Problem(message, str(path), reader.line_num))
+    if problems:
+        raise InputError(*problems[:20])
+    if not rows:
+        raise InputError(Problem("holds no row", str(path)))
+    return np.array(rows, dtype=np.int64)

@@ -1,0 +1,35 @@
+"""Recorded lengths: those of the arrivals' own trace, or drawn from another one."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.errors import InputError
+from kvsim.workload.azure import read_trace
+from kvsim.workload.files import ReadsFile, content_digest
+
+
+class TraceLengths(ReadsFile):
+    """Without `file`, each request has its own recorded lengths: arrivals must be a trace too.
+
+    With `file`, rows of that trace are drawn with replacement.
+    """
+
+    kind: Literal["trace"] = "trace"
+    file: str | None = None
+    """CSV in the format of the Azure LLM inference traces; null: the trace of the arrivals."""
+
+    def lengths_tokens(
+        self, count: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Draw rows of `file` with replacement; InputError without one; see `LengthLaw`."""
+        if self.file is None:
+            raise InputError("lengths of kind trace need a file, or arrivals of kind trace")
+        trace = read_trace(self.located(self.file))
+        rows = rng.integers(0, len(trace), count)
+        return trace.prompt_tokens[rows], trace.output_tokens[rows]
+
+    def digest(self) -> str | None:
+        """Return the SHA-256 of `file`, None without one."""
+        return None if self.file is None else content_digest(self.located(self.file))
