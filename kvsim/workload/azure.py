@@ -75,7 +75,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def _parse_row(line: str) -> tuple[int, int, int] | str:
-    """Return a row's time in nanoseconds since the year 2000 and its two lengths, or what is wrong."""
+    """Return a row's nanoseconds since the year 2000 and its lengths, or what is wrong."""
     match = _ROW.fullmatch(line.strip())
     if match is None:
         return f"bad row {line.strip()!r}; expected a row like 2023-11-16 18:15:46.6805900,374,44"

@@ -1,6 +1,6 @@
 """Parameters of a workload and a seed → the request table."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from kvsim.policy import union_of
 from kvsim.rng import stream
 from kvsim.units import seconds_to_ns
 from kvsim.workload.arrivals import ArrivalProcess, Arrivals
+from kvsim.workload.files import ReadsFile, content_digest
 from kvsim.workload.lengths import LengthLaw
 from kvsim.workload.requests import NO_LIMIT, RequestTable
 
@@ -46,10 +47,17 @@ class Workload(BaseModel):
     clients with `ignore_eos` ask for; null: what the context length leaves."""
 
     @model_validator(mode="after")
-    def _answers_have_a_token(self) -> "Workload":
+    def _parts_fit(self) -> "Workload":
+        if self.keeps_recorded_lengths and self.arrivals.kind != "trace":
+            raise ValueError("lengths of kind trace need a file, or arrivals of kind trace")
         if isinstance(self.max_tokens, int) and self.max_tokens < 1:
             raise ValueError("max_tokens must be at least 1")
         return self
+
+    @property
+    def keeps_recorded_lengths(self) -> bool:
+        """Whether requests have the lengths that were recorded with their arrivals."""
+        return self.lengths.kind == "trace" and getattr(self.lengths, "file", None) is None
 
 
 def build_requests(workload: Workload, seed: int, replication: int = 0) -> RequestTable:
@@ -72,7 +80,7 @@ def build_requests(workload: Workload, seed: int, replication: int = 0) -> Reque
     )
     if not len(arrivals.times_ns):
         raise InputError("no request arrives within duration_s")
-    recorded = arrivals.recorded_lengths if _keeps_recorded(workload) else None
+    recorded = arrivals.recorded_lengths if workload.keeps_recorded_lengths else None
     prompt, output = recorded or workload.lengths.lengths_tokens(
         len(arrivals.times_ns), stream(seed, "lengths", replication)
     )
@@ -86,15 +94,9 @@ def file_digests(workload: Workload) -> dict[str, str]:
     """Return the SHA-256 of each file that the workload reads, by its path as written."""
     digests: dict[str, str] = {}
     for part in (workload.arrivals, workload.lengths):
-        file: Any = getattr(part, "file", None)
-        if file is not None:
-            digests[file] = part.digest()  # type: ignore[attr-defined]
+        if isinstance(part, ReadsFile) and part.file is not None:
+            digests[part.file] = content_digest(part.path)
     return digests
-
-
-def _keeps_recorded(workload: Workload) -> bool:
-    """Tell whether requests keep the lengths that were recorded with their arrivals."""
-    return workload.lengths.kind == "trace" and getattr(workload.lengths, "file", None) is None
 
 
 def _further_samples(

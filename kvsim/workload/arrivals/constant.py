@@ -23,13 +23,12 @@ class Constant(Policy):
         self, count: int | None, duration_ns: int | None, rng: np.random.Generator
     ) -> Arrivals:
         """Lay out the arrivals, nothing is drawn; see `ArrivalProcess`."""
-        if count is None and duration_ns is None:
-            raise InputError("say how much arrives: num_requests or duration_s")
-        size = count
+        sizes = [count] if count is not None else []
         if duration_ns is not None:
-            within = int(duration_ns / NS_PER_S * self.rate_per_s) + 2
-            size = within if count is None else min(count, within)
-        times_ns = np.rint(np.arange(size) * (NS_PER_S / self.rate_per_s)).astype(np.int64)
+            sizes.append(int(duration_ns / NS_PER_S * self.rate_per_s) + 2)
+        if not sizes:
+            raise InputError("say how much arrives: num_requests or duration_s")
+        times_ns = np.rint(np.arange(min(sizes)) * (NS_PER_S / self.rate_per_s)).astype(np.int64)
         if duration_ns is not None:
             times_ns = times_ns[times_ns < duration_ns]
         return Arrivals(times_ns, horizon_of(times_ns, count, duration_ns))

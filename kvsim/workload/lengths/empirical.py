@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.errors import InputError, Problem
-from kvsim.workload.files import ReadsFile, content_digest, read_lines
+from kvsim.workload.files import ReadsFile, read_lines
 
 
 class Empirical(ReadsFile):
@@ -26,13 +26,9 @@ class Empirical(ReadsFile):
         self, count: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Draw rows with replacement; InputError for a file that can't be used; see `LengthLaw`."""
-        rows = _read_columns(self.located(self.file), self.prompt_column, self.output_column)
+        rows = _read_columns(self.path, self.prompt_column, self.output_column)
         drawn = rows[rng.integers(0, len(rows), count)]
         return drawn[:, 0].copy(), drawn[:, 1].copy()
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the file."""
-        return content_digest(self.located(self.file))
 
 
 def _read_columns(path: Path, *columns: str) -> NDArray[np.int64]:

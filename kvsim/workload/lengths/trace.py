@@ -5,9 +5,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.errors import InputError
 from kvsim.workload.azure import read_trace
-from kvsim.workload.files import ReadsFile, content_digest
+from kvsim.workload.files import ReadsFile
 
 
 class TraceLengths(ReadsFile):
@@ -24,12 +23,6 @@ class TraceLengths(ReadsFile):
         self, count: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Draw rows of `file` with replacement; InputError without one; see `LengthLaw`."""
-        if self.file is None:
-            raise InputError("lengths of kind trace need a file, or arrivals of kind trace")
-        trace = read_trace(self.located(self.file))
+        trace = read_trace(self.path)
         rows = rng.integers(0, len(trace), count)
         return trace.prompt_tokens[rows], trace.output_tokens[rows]
-
-    def digest(self) -> str | None:
-        """Return the SHA-256 of `file`, None without one."""
-        return None if self.file is None else content_digest(self.located(self.file))
