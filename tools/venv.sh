@@ -3,6 +3,7 @@
 # that has venv, else uv; with neither, says how to get one and fails.
 set -eu
 dir=$1
+PATH=$PATH:${HOME:-}/.local/bin  # where installers of uv leave it
 
 suitable() { "$1" -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null; }
 
