@@ -86,8 +86,11 @@ class KVAllocator(Protocol):
         """Translate a token position to its physical slot; IndexError beyond the sequence."""
         ...
 
-    def take_moved_tokens(self) -> int:
-        """Return how many tokens were copied since last asked, to make room (compaction)."""
+    def take_moved_seqs(self) -> list[int]:
+        """Return the sequences that were copied since last asked, to make room (compaction).
+
+        How many tokens each of them holds is known to whoever counts the steps.
+        """
         ...
 
     def check(self) -> None:

@@ -156,9 +156,9 @@ class PagedPool:
             raise IndexError(f"negative position {position}")
         return self._tables[seq][index] * self._block_size + offset
 
-    def take_moved_tokens(self) -> int:
-        """Return 0: blocks never move, and a copy-on-write rides on the step that writes."""
-        return 0
+    def take_moved_seqs(self) -> list[int]:
+        """Return none: blocks never move, and a copy-on-write rides on the step that writes."""
+        return []
 
     def block_table(self, seq: int) -> tuple[int, ...]:
         """Return the blocks of a sequence, head first."""
