@@ -28,7 +28,7 @@ class Column:
 OUTCOMES = ("finished", "rejected", "unfinished", "timed_out")
 # What the request at the head of the queue lacked when a step had been scheduled.
 HEAD_LACKS = ("nothing", "kv_blocks", "hole", "sequence_slot", "token_budget", "preempting")
-EVENT_KINDS = ("preempted", "resumed", "rejected", "evicted", "compacted")
+EVENT_KINDS = ("preempted", "resumed", "stalled", "rejected", "evicted", "compacted")
 
 REQUESTS = (
     Column("request", "count", "Number of the request in order of arrival, from 0"),
@@ -78,7 +78,13 @@ EVENTS = (
     Column("request", "count", "Request, -1 if none"),
     Column("event", "code", "What happened", EVENT_KINDS),
     Column("tokens", "tokens", "Tokens lost, moved or refused"),
-    Column("gap_ns", "ns", "resumed: time between the tokens around the interruption; else 0"),
+    Column(
+        "gap_ns",
+        "ns",
+        "resumed: time between the tokens around the preemption; stalled: the same for a request "
+        "that decodes again in this step, in place of one gap of the step's duration; "
+        "compacted: time of the copy",
+    ),
 )
 
 TABLES: Mapping[str, tuple[Column, ...]] = {"requests": REQUESTS, "steps": STEPS, "events": EVENTS}

@@ -33,7 +33,7 @@ class RequestView(Protocol):
 
 
 class Request:
-    """A request as the engine keeps it: counters of tokens, and when things happened (ns, -1: not yet).
+    """A request as the engine keeps it: token counts, and when things happened (ns, -1: not yet).
 
     While it decodes, its counters stand still: before step k it has computed `k + offset`
     tokens, so that a step need not touch each sequence. `computed_tokens` and

@@ -21,8 +21,13 @@ class ReplicaView(Protocol):
 
 
 class Router(Protocol):
-    """Chooses the replica of each arriving request."""
+    """Chooses the replica of each arriving request.
+
+    With `shares_queue` nothing is chosen: all replicas draw from one queue.
+    """
+
+    shares_queue: bool
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
-        """Return the index of the replica; -1 puts it in the queue that all replicas share."""
+        """Return the index of the replica. Replicas are as they were before this instant."""
         ...

@@ -19,6 +19,8 @@ class LeastRequests(Policy):
 
 
 class _LeastRequests:
+    shares_queue = False
+
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
         loads = [replica.waiting_seqs + replica.running_seqs for replica in replicas]
         return loads.index(min(loads))

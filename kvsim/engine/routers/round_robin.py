@@ -19,7 +19,7 @@ class RoundRobin(Policy):
 
 
 class _RoundRobin:
-    __slots__ = ("_turn",)
+    shares_queue = False
 
     def __init__(self) -> None:
         self._turn = -1

@@ -1,4 +1,4 @@
-"""One queue for all replicas: whichever has room takes the head (the c servers of queueing theory)."""
+"""One queue for all replicas; whichever has room takes its head (c servers, M/M/c)."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -19,5 +19,7 @@ class SharedQueue(Policy):
 
 
 class _SharedQueue:
+    shares_queue = True
+
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
-        return -1
+        raise AssertionError("a shared queue leaves the choice to the replicas")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.request import Request
 
 
@@ -34,6 +35,8 @@ class Plan:
 class Scheduler(Protocol):
     """Owns the queue and the order of the running requests of one replica."""
 
+    allocator: KVAllocator
+
     @property
     def waiting_seqs(self) -> int:
         """Requests in the queue."""
@@ -58,6 +61,10 @@ class Scheduler(Protocol):
 
     def advance(self, plan: Plan) -> None:
         """Note that the plan's decoding sequences have each computed a token."""
+        ...
+
+    def computed_tokens(self, seq: int, step: int) -> int:
+        """Return how many tokens of a running request are computed before `step`."""
         ...
 
     def finish(self, request: Request, step: int) -> None:

@@ -93,6 +93,11 @@ class VllmScheduler:
         self._leave(request, step)
         self.allocator.free(request.number)
 
+    def computed_tokens(self, seq: int, step: int) -> int:
+        """Return how many tokens of a running request are computed before `step`."""
+        request = next(other for other in self.running.values() if other.number == seq)
+        return step + request.offset if request.decoding else request.computed_tokens
+
     # Running requests
 
     def _grow(self, step: int, plan: Plan, needing: list[Request]) -> None:
@@ -114,17 +119,20 @@ class VllmScheduler:
 
     def _schedule_chunks(self, step: int, plan: Plan) -> None:
         """Schedule the running requests when some of them still prefill."""
-        self._share_budget(step, plan)
+        self._share_budget(plan)
         needing = [request for request in self.prefilling if request.chunk_tokens]
         if self._growth_tokens:
-            needing += self._due[step % self._growth_tokens].values()
+            due = self._due[step % self._growth_tokens].values()
+            needing += [request for request in due if request not in plan.stalled]
             needing.sort(key=lambda request: request.rank)
         self._grow(step, plan, needing)
+        for request in plan.stalled:
+            self._postpone(request)
         plan.chunks = [request for request in self.prefilling if request.chunk_tokens]
         plan.grown = [request for request in plan.grown if request.decoding]
 
-    def _share_budget(self, step: int, plan: Plan) -> None:
-        """Set `chunk_tokens` of each prefilling request; decodes ahead of it come first (R1, R2)."""
+    def _share_budget(self, plan: Plan) -> None:
+        """Set `chunk_tokens` of the prefilling requests; decodes ahead come first (R1, R2)."""
         cap_tokens = self._chunk_cap_tokens()
         budget_tokens = self.config.max_num_batched_tokens - self.decode_seqs
         wanted_tokens = 0
@@ -135,7 +143,7 @@ class VllmScheduler:
         if wanted_tokens <= budget_tokens:
             return
         if not self._decodes_lead():
-            self._share_budget_in_order(step, plan)
+            self._share_budget_in_order(plan)
             return
         for request in self.prefilling:
             request.chunk_tokens = min(request.chunk_tokens, budget_tokens)
@@ -146,7 +154,7 @@ class VllmScheduler:
         ranks = reversed(self.running)
         return all(next(ranks) == request.rank for request in reversed(self.prefilling))
 
-    def _share_budget_in_order(self, step: int, plan: Plan) -> None:
+    def _share_budget_in_order(self, plan: Plan) -> None:
         """Walk the running requests when the budget ends among them: rare, and costs the batch."""
         budget_tokens = self.config.max_num_batched_tokens
         stalled = []
@@ -159,10 +167,6 @@ class VllmScheduler:
             else:
                 request.chunk_tokens = min(request.chunk_tokens, budget_tokens)
                 budget_tokens -= request.chunk_tokens
-        for request in stalled:  # as if it had started to decode one step later
-            self._unfile(request)
-            request.offset -= 1
-            self._file(request)
         plan.stalled = stalled
 
     def _chunk_cap_tokens(self) -> int:
@@ -194,6 +198,12 @@ class VllmScheduler:
             self.decode_context_tokens -= request.computed_tokens
         else:
             self.prefilling.remove(request)
+
+    def _postpone(self, request: Request) -> None:
+        """Let a stalled request miss a step, as if it had started to decode one step later."""
+        self._unfile(request)
+        request.offset -= 1
+        self._file(request)
 
     def _file(self, request: Request) -> None:
         if self._growth_tokens:

@@ -1,0 +1,26 @@
+"""SimPy's environment on an integer clock of nanoseconds, and the order of simultaneous events."""
+
+from typing import TYPE_CHECKING
+
+from simpy import Environment, Event
+from simpy.events import URGENT
+
+
+class Clock(Environment):
+    """Simulated time in integer nanoseconds: sums are exact in any order."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def now(self) -> int:
+            """Simulated time, ns."""
+
+
+class ArrivalInstant(Event):
+    """A timeout at which requests arrive: it precedes the steps that end or start at that time."""
+
+    def __init__(self, clock: Clock, delay_ns: int) -> None:
+        super().__init__(clock)
+        self._ok = True
+        self._value = None
+        clock.schedule(self, priority=URGENT, delay=delay_ns)

@@ -1,0 +1,245 @@
+"""The clients' side: arrivals reach a replica, and each request that leaves becomes a row."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from simpy import Event
+
+from kvsim.cost import StepCost
+from kvsim.engine.allocators import KVAllocator
+from kvsim.engine.clock import ArrivalInstant, Clock
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.laws import Population, StepLaws, require
+from kvsim.engine.recorder import Recorder, Sink
+from kvsim.engine.replica import Replica
+from kvsim.engine.request import Request, RequestView
+from kvsim.engine.routers import Router
+from kvsim.engine.schedulers.vllm import VllmScheduler
+from kvsim.tables import EVENT_KINDS, OUTCOMES
+from kvsim.workload.requests import NO_LIMIT, RequestTable
+
+FINISHED = OUTCOMES.index("finished")
+REJECTED = OUTCOMES.index("rejected")
+UNFINISHED = OUTCOMES.index("unfinished")
+REJECTION = EVENT_KINDS.index("rejected")
+ROWS_AT_A_TIME = 8192
+
+Progress = Callable[[int, int], None]  # simulated ns, requests that have left
+BuildAllocator = Callable[[Callable[[RequestView], int]], KVAllocator]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Equal replicas behind a router. `build_allocator` gets the oracle of true answer lengths."""
+
+    config: EngineConfig
+    replicas: int
+    router: Router
+    build_allocator: BuildAllocator
+    cost: StepCost
+    copy_ns_per_token: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunTotals:
+    """What a run did, for benchmarks and laws: deterministic counts, and the end of the clock."""
+
+    end_ns: int
+    steps: int
+    timeouts: int
+
+
+class Cluster:
+    """Runs a request table on a fleet; everything happens in `run`."""
+
+    def __init__(
+        self, requests: RequestTable, fleet: Fleet, sink: Sink, progress: Progress | None = None
+    ) -> None:
+        """Prepare a run whose rows go to `sink` in chunks."""
+        self._requests = requests
+        self._fleet = fleet
+        self._progress = progress
+        self._population = Population()
+        self._present: dict[int, Request] = {}
+        self._answers_tokens: dict[int, int] = {}  # of the present ones: not for policies to see
+        self._instants = 0
+        self._clock = Clock()
+        allocators = [fleet.build_allocator(self._answer_tokens) for _ in range(fleet.replicas)]
+        self._allocators = allocators
+        self._step_laws = StepLaws(allocators[0].capacity_tokens, fleet.replicas)
+        self._recorder = Recorder(self._checked(sink))
+        # The source starts before the replicas do, so that requests at time 0 are seen at once.
+        self._clock.process(self._arrive())
+        shared: deque[Request] = deque()
+        self._replicas = [
+            self._replica(index, allocator, shared if fleet.router.shares_queue else deque())
+            for index, allocator in enumerate(allocators)
+        ]
+
+    def run(self, until_ns: int | None = None) -> RunTotals:
+        """Simulate until all requests have left, or to `until_ns`; check the laws.
+
+        Raises:
+            BrokenLawError: kvsim contradicts itself.
+        """
+        self._clock.run(until=until_ns)
+        for request in list(self._present.values()):
+            self._leave(request, -1, UNFINISHED)
+        self._recorder.flush()
+        self._check_laws(drained=until_ns is None)
+        steps = sum(replica.step for replica in self._replicas)
+        return RunTotals(self._clock.now, steps, steps + self._instants)
+
+    def _replica(self, index: int, allocator: KVAllocator, waiting: deque[Request]) -> Replica:
+        return Replica(
+            index,
+            self._clock,
+            VllmScheduler(self._fleet.config, allocator, waiting),
+            self._fleet.cost,
+            self._recorder,
+            self._answers_tokens,
+            self._finish,
+            self._fleet.copy_ns_per_token,
+        )
+
+    def _arrive(self) -> Generator[Event, Any, None]:
+        """Walk the request table: one timeout for each instant at which requests arrive."""
+        clock = self._clock
+        for arrival_ns, request, answer_tokens in read_requests(
+            self._requests, self._fleet.config.max_model_len
+        ):
+            if arrival_ns > clock.now:
+                self._instants += 1
+                yield ArrivalInstant(clock, arrival_ns - clock.now)
+            self._take_in(request, answer_tokens)
+
+    def _take_in(self, request: Request, answer_tokens: int) -> None:
+        self._population.arrive(request.arrival_ns)
+        self._present[request.number] = request
+        self._answers_tokens[request.number] = answer_tokens
+        if why_never(request, self._fleet.config, self._allocators[0]):
+            self._leave(request, -1, REJECTED)
+            return
+        router = self._fleet.router
+        if router.shares_queue:
+            idle = (replica for replica in self._replicas if replica.idle)
+            replica = next(idle, self._replicas[0])
+        else:
+            replica = self._replicas[router.choose(request, self._replicas)]
+        replica.scheduler.enqueue(request)
+        replica.wake()
+
+    def _finish(self, request: Request, replica: int) -> None:
+        self._leave(request, replica, FINISHED)
+
+    def _leave(self, request: Request, replica: int, outcome: int) -> None:
+        """Write the row of a request that leaves now; an unfinished one has no finish time."""
+        now_ns = self._clock.now
+        number = request.number
+        del self._present[number]
+        del self._answers_tokens[number]
+        if outcome == FINISHED:
+            admitted_ns, first_token_ns = request.admitted_ns, request.first_token_ns
+            require(
+                request.arrival_ns <= admitted_ns < first_token_ns <= now_ns,
+                "a request arrives, is admitted, gets its first token, and finishes, in this order",
+            )
+            self._population.note_tokens(
+                request.generated_tokens, request.computed_tokens + request.recomputed_tokens
+            )
+        elif outcome == REJECTED:
+            row = (-1, now_ns, -1, number, REJECTION, request.prompt_tokens, 0)
+            self._recorder.events.extend(row)
+        self._population.leave(request.arrival_ns, now_ns, outcome)
+        self._recorder.requests.extend(
+            (
+                number,
+                request.group,
+                replica,
+                request.prompt_tokens,
+                request.max_tokens,
+                request.generated_tokens,
+                request.arrival_ns,
+                request.admitted_ns,
+                request.first_token_ns,
+                -1 if outcome == UNFINISHED else now_ns,
+                outcome,
+                request.preemptions,
+                request.recomputed_tokens,
+                0,
+            )
+        )
+
+    def _answer_tokens(self, request: RequestView) -> int:
+        return self._answers_tokens[request.number]
+
+    def _checked(self, sink: Sink) -> Sink:
+        """Wrap the sink: laws are checked, and progress is told, as chunks leave."""
+
+        def checked(table: str, rows: NDArray[np.int64]) -> None:
+            if table == "steps":
+                self._step_laws.check(rows)
+            sink(table, rows)
+            if self._progress is not None:
+                self._progress(self._clock.now, self._population.left)
+
+        return checked
+
+    def _check_laws(self, drained: bool) -> None:
+        self._population.check()
+        if not drained:
+            return
+        for allocator in self._allocators:
+            allocator.check()
+            require(allocator.taken_tokens == 0, "all KV slots come back")
+        laws, population = self._step_laws, self._population
+        require(
+            laws.computed_tokens == population.computed_tokens,
+            "tokens computed in steps = tokens computed for requests",
+        )
+        require(
+            sum(replica.held_tokens + replica.inside_tokens for replica in self._replicas) == 0,
+            "no KV slot is held for a request that has left",
+        )
+
+
+def read_requests(requests: RequestTable, max_model_len: int) -> Iterator[tuple[int, Request, int]]:
+    """Yield (arrival ns, request, true answer length) row by row.
+
+    `max_tokens` is the client's limit, or what the context length leaves; the answer ends at it.
+    """
+    number = 0
+    for start in range(0, len(requests), ROWS_AT_A_TIME):
+        rows = slice(start, start + ROWS_AT_A_TIME)
+        for arrival_ns, prompt, output, limit, group in zip(
+            requests.arrival_ns[rows].tolist(),
+            requests.prompt_tokens[rows].tolist(),
+            requests.output_tokens[rows].tolist(),
+            requests.max_tokens[rows].tolist(),
+            requests.group[rows].tolist(),
+            strict=True,
+        ):
+            room = max_model_len - prompt
+            max_tokens = room if limit == NO_LIMIT else min(limit, room)
+            request = Request(number, group, arrival_ns, prompt, max_tokens)
+            yield arrival_ns, request, min(output, max_tokens)
+            number += 1
+
+
+def why_never(request: RequestView, config: EngineConfig, allocator: KVAllocator) -> str:
+    """Say why a request can never be served, as vLLM's front end would refuse it (R31); else ''."""
+    if request.prompt_tokens >= config.max_model_len:
+        return (
+            f"its prompt of {request.prompt_tokens} tokens leaves no room for an answer in "
+            f"max_model_len {config.max_model_len}"
+        )
+    if not allocator.can_ever_fit(request):
+        return (
+            f"its prompt of {request.prompt_tokens} tokens with max_tokens {request.max_tokens} "
+            f"can never fit the KV cache of {allocator.capacity_tokens} tokens"
+        )
+    return ""

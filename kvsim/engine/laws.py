@@ -1,0 +1,112 @@
+"""Conservation laws, checked at the end of every run, and on every chunk of recorded steps.
+
+They cost a few integer additions a request and vectorised comparisons a chunk. A broken law is a
+defect of kvsim, never of the input: it raises `BrokenLawError` and no result is written.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.tables import OUTCOMES, STEPS
+
+_COLUMN = {column.name: index for index, column in enumerate(STEPS)}
+_POOL = [_COLUMN[column.name] for column in STEPS if column.name.startswith("kv_")]
+
+
+class BrokenLawError(AssertionError):
+    """The simulation contradicts itself."""
+
+
+def require(holds: bool, law: str) -> None:
+    """Raise `BrokenLawError` naming the law if it doesn't hold."""
+    if not holds:
+        raise BrokenLawError(law)
+
+
+class StepLaws:
+    """Laws of recorded steps: memory is fully accounted for, and time doesn't run backwards."""
+
+    def __init__(self, capacity_tokens: int, replicas: int) -> None:
+        self._capacity_tokens = capacity_tokens
+        self._free_at_ns = np.zeros(replicas, dtype=np.int64)
+        self.computed_tokens = 0
+        self.decoded_tokens = 0
+
+    def check(self, rows: NDArray[np.int64]) -> None:
+        """Check a chunk of rows of the steps table, shape (steps, columns)."""
+        pool = rows[:, _POOL]
+        require(bool((pool >= 0).all()), "no part of the KV pool is negative")
+        require(
+            bool((pool.sum(axis=1) == self._capacity_tokens).all()),
+            "the parts of the KV pool add up to its capacity in every step",
+        )
+        start_ns, duration_ns = rows[:, _COLUMN["start_ns"]], rows[:, _COLUMN["duration_ns"]]
+        require(bool((duration_ns > 0).all()), "a step takes time")
+        replica = rows[:, _COLUMN["replica"]]
+        for index in range(len(self._free_at_ns)):
+            mine = replica == index
+            if mine.any():
+                ends_ns = (start_ns + duration_ns)[mine]
+                before_ns = np.concatenate(([self._free_at_ns[index]], ends_ns[:-1]))
+                require(bool((start_ns[mine] >= before_ns).all()), "steps don't overlap")
+                self._free_at_ns[index] = ends_ns[-1]
+        decoded = int(rows[:, _COLUMN["decode_seqs"]].sum())
+        self.decoded_tokens += decoded
+        self.computed_tokens += decoded + int(rows[:, _COLUMN["prefill_tokens"]].sum())
+
+
+class Population:
+    """Requests in the system over time; Little's law holds as an identity of integers."""
+
+    __slots__ = (
+        "_area",
+        "_now_ns",
+        "_sojourns_ns",
+        "arrived",
+        "computed_tokens",
+        "generated_tokens",
+        "in_system",
+        "left",
+        "outcomes",
+    )
+
+    def __init__(self) -> None:
+        self.arrived = 0
+        self.left = 0
+        self.in_system = 0
+        self.outcomes = [0] * len(OUTCOMES)
+        self.computed_tokens = 0  # by requests that have left, recomputation included
+        self.generated_tokens = 0
+        self._area = 0
+        self._now_ns = 0
+        self._sojourns_ns = 0
+
+    def arrive(self, now_ns: int) -> None:
+        """Count an arrival."""
+        self._pass_time(now_ns)
+        self.arrived += 1
+        self.in_system += 1
+
+    def leave(self, arrival_ns: int, now_ns: int, outcome: int) -> None:
+        """Count a request that leaves, whatever its outcome."""
+        self._pass_time(now_ns)
+        self.left += 1
+        self.in_system -= 1
+        self.outcomes[outcome] += 1
+        self._sojourns_ns += now_ns - arrival_ns
+
+    def note_tokens(self, generated_tokens: int, computed_tokens: int) -> None:
+        """Count the tokens generated and computed for a request that finished."""
+        self.generated_tokens += generated_tokens
+        self.computed_tokens += computed_tokens
+
+    def check(self) -> None:
+        """Check the laws once all have left."""
+        require(self.arrived == self.left == sum(self.outcomes), "every request has one outcome")
+        require(self.in_system == 0, "nobody stays behind")
+        require(self._area == self._sojourns_ns, "area under the number in system = sojourns")
+
+    def _pass_time(self, now_ns: int) -> None:
+        require(now_ns >= self._now_ns, "time doesn't run backwards")
+        self._area += self.in_system * (now_ns - self._now_ns)
+        self._now_ns = now_ns

@@ -1,0 +1,260 @@
+"""The step loop of one replica: schedule, wait as long as the step takes, apply its results."""
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from simpy import Event
+
+from kvsim.cost import StepCost
+from kvsim.engine.clock import Clock
+from kvsim.engine.laws import BrokenLawError
+from kvsim.engine.recorder import Recorder
+from kvsim.engine.request import Request
+from kvsim.engine.schedulers import Plan, Scheduler
+from kvsim.tables import EVENT_KINDS
+
+PREEMPTED = EVENT_KINDS.index("preempted")
+RESUMED = EVENT_KINDS.index("resumed")
+STALLED = EVENT_KINDS.index("stalled")
+COMPACTED = EVENT_KINDS.index("compacted")
+
+
+class Replica:
+    """One engine: owns time and, as its model does, the true length of each answer.
+
+    A step that computes nothing would be an engine that waits for ever: it raises `BrokenLawError`,
+    since requests that can't ever fit are turned away before.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        clock: Clock,
+        scheduler: Scheduler,
+        cost: StepCost,
+        recorder: Recorder,
+        answers_tokens: dict[int, int],
+        leave: Callable[[Request, int], None],
+        copy_ns_per_token: float = 0.0,
+    ) -> None:
+        """Build a replica; `answers_tokens` maps a request's number to its true answer length."""
+        self.index = index
+        self.scheduler = scheduler
+        self.allocator = scheduler.allocator
+        self.step = 0
+        self.held_tokens = 0  # KV slots that hold tokens
+        self.inside_tokens = 0  # KV slots owned that no token will ever fill
+        self._clock = clock
+        self._cost = cost
+        self._recorder = recorder
+        self._answers_tokens = answers_tokens
+        self._leave = leave
+        self._ending: dict[int, list[Request]] = {}  # decoding requests by their last step
+        self._stalled: dict[int, Request] = {}  # decoding requests that missed the last step
+        self._growth_tokens = self.allocator.growth_tokens
+        self._copy_ns_per_token = copy_ns_per_token
+        self._wakeup: Event | None = None
+        clock.process(self._run())
+
+    @property
+    def waiting_seqs(self) -> int:
+        """Requests in its queue."""
+        return self.scheduler.waiting_seqs
+
+    @property
+    def running_seqs(self) -> int:
+        """Requests admitted."""
+        return self.scheduler.running_seqs
+
+    @property
+    def idle(self) -> bool:
+        """Whether it sleeps until it is woken."""
+        return self._wakeup is not None
+
+    def wake(self) -> None:
+        """Let it look at its queue now, if it sleeps."""
+        if self._wakeup is not None:
+            self._wakeup.succeed()
+            self._wakeup = None
+
+    def _run(self) -> Generator[Event, Any, None]:
+        clock, scheduler = self._clock, self.scheduler
+        while True:
+            while not (scheduler.running_seqs or scheduler.waiting_seqs):
+                self._wakeup = clock.event()
+                yield self._wakeup
+            plan = scheduler.schedule(self.step)
+            yield clock.timeout(self._begin(plan))
+            self._complete(plan)
+            self.step += 1
+
+    # A step begins
+
+    def _begin(self, plan: Plan) -> int:
+        """Account for a scheduled step, record it, and return its duration in ns."""
+        if plan.preempted:
+            self._note_preempted(plan)
+        if plan.stalled:
+            self._note_stalls(plan)
+        chunks_ns, chunk_tokens, chunk_kv_tokens, pairs = 0.0, 0, 0, 0
+        for request in plan.chunks:
+            new, prefix = request.chunk_tokens, request.computed_tokens
+            chunks_ns += self._cost.chunk_ns(new, prefix)
+            chunk_tokens += new
+            chunk_kv_tokens += prefix + new
+            pairs += new * prefix + new * (new + 1) // 2
+        self._own_slots(plan)
+        decode_seqs = plan.decode_seqs
+        seqs = decode_seqs + len(plan.chunks)
+        if not seqs:
+            raise BrokenLawError("a replica with work makes progress")
+        duration_ns = self._cost.step_ns(
+            chunk_tokens + decode_seqs, seqs, decode_seqs, plan.decode_kv_tokens, chunks_ns
+        )
+        now_ns = self._clock.now
+        allocator = self.allocator
+        if self._copy_ns_per_token:
+            duration_ns += self._compact()
+        self.held_tokens += chunk_tokens + decode_seqs
+        held, inside = self.held_tokens, self.inside_tokens
+        self._recorder.steps.extend(
+            (
+                self.index,
+                self.step,
+                now_ns,
+                duration_ns,
+                len(plan.chunks),
+                chunk_tokens,
+                chunk_kv_tokens,
+                pairs,
+                round(chunks_ns),
+                decode_seqs,
+                plan.decode_kv_tokens,
+                self.scheduler.running_seqs,
+                self.scheduler.waiting_seqs,
+                len(plan.preempted),
+                plan.head_lacks,
+                held,
+                allocator.taken_tokens - held - inside,
+                inside,
+                allocator.rounding_tokens,
+                allocator.holes_tokens,
+                allocator.free_tokens,
+            )
+        )
+        return duration_ns
+
+    def _own_slots(self, plan: Plan) -> None:
+        """Keep count of slots that will never be filled, as requests come to own them."""
+        for request in plan.chunks:
+            if request.admitted_ns < 0:
+                request.admitted_ns = self._clock.now
+            self._own(request, self.allocator.slots_tokens(request.number))
+        growth_tokens, step = self._growth_tokens, self.step
+        for request in plan.grown:
+            self._own(request, step + request.offset + growth_tokens)
+
+    def _own(self, request: Request, slots_tokens: int) -> None:
+        # The last token of an answer never gets a slot (R10).
+        answer_tokens = self._answers_tokens[request.number]
+        unused_tokens = slots_tokens - request.prompt_tokens - answer_tokens + 1
+        if unused_tokens > 0:
+            self.inside_tokens += unused_tokens - request.inside_tokens
+            request.inside_tokens = unused_tokens
+
+    def _note_preempted(self, plan: Plan) -> None:
+        for request in plan.preempted:
+            if request.finish_step >= 0:  # it was decoding, unless a stall came before
+                if self._stalled.pop(request.number, None) is None:
+                    request.last_token_ns = self._clock.now
+                self._ending[request.finish_step].remove(request)
+                request.finish_step = -1
+            self._disown(request)
+            self._event(PREEMPTED, request.number, request.computed_tokens)
+            request.computed_tokens = 0
+
+    def _note_stalls(self, plan: Plan) -> None:
+        """Let the requests that miss this step end one step later."""
+        for request in plan.stalled:
+            self._ending[request.finish_step].remove(request)
+            self._end_at(request, request.finish_step + 1)
+            if request.number not in self._stalled:
+                self._stalled[request.number] = request
+                request.last_token_ns = self._clock.now
+
+    def _note_long_gaps(self, plan: Plan) -> None:
+        """Record the gap of each request that decodes again after a stall."""
+        for request in list(self._stalled.values()):
+            if request not in plan.stalled:
+                del self._stalled[request.number]
+                self._event(STALLED, request.number, 1, self._clock.now - request.last_token_ns)
+
+    def _end_at(self, request: Request, step: int) -> None:
+        request.finish_step = step
+        self._ending.setdefault(step, []).append(request)
+
+    def _compact(self) -> int:
+        """Return how long the allocator's copies since the last step take, in ns."""
+        moved = self.allocator.take_moved_seqs()
+        tokens = sum(self.scheduler.computed_tokens(seq, self.step) for seq in moved)
+        copy_ns = round(tokens * self._copy_ns_per_token)
+        if moved:
+            self._event(COMPACTED, -1, tokens, copy_ns)
+        return copy_ns
+
+    # A step ends
+
+    def _complete(self, plan: Plan) -> None:
+        """Apply the results of the step that ends now: tokens, first tokens, ends (R29, R30)."""
+        self.scheduler.advance(plan)
+        ended = self._ending.pop(self.step, None)
+        if plan.chunks:
+            ended = (ended or []) + self._complete_chunks(plan)
+        if self._stalled:
+            self._note_long_gaps(plan)
+        if ended:
+            if len(ended) > 1:
+                ended.sort(key=lambda request: request.rank)
+            for request in ended:
+                self._end(request)
+            self._recorder.flush_if_full()
+
+    def _complete_chunks(self, plan: Plan) -> list[Request]:
+        """Advance the prompts; return the requests that their first token ends."""
+        ended = []
+        for request in plan.chunks:
+            request.computed_tokens += request.chunk_tokens
+            if request.computed_tokens == request.known_tokens and self._sample(request):
+                ended.append(request)
+        return ended
+
+    def _sample(self, request: Request) -> bool:
+        """Produce the token that follows a computed prompt; True if it is the last one."""
+        now_ns = self._clock.now
+        if request.first_token_ns < 0:
+            request.first_token_ns = now_ns
+        else:
+            gap_ns = now_ns - request.last_token_ns
+            self._event(RESUMED, request.number, request.known_tokens, gap_ns)
+        request.generated_tokens += 1
+        answer_tokens = self._answers_tokens[request.number]
+        if request.generated_tokens == answer_tokens:
+            return True
+        next_step = self.step + 1
+        self.scheduler.decode(request, next_step)
+        self._end_at(request, next_step + answer_tokens - request.generated_tokens - 1)
+        return False
+
+    def _end(self, request: Request) -> None:
+        self.scheduler.finish(request, self.step + 1)
+        self._disown(request)
+        self._leave(request, self.index)
+
+    def _disown(self, request: Request) -> None:
+        self.held_tokens -= request.computed_tokens
+        self.inside_tokens -= request.inside_tokens
+        request.inside_tokens = 0
+
+    def _event(self, kind: int, request: int, tokens: int, gap_ns: int = 0) -> None:
+        now_ns = self._clock.now
+        self._recorder.events.extend((self.index, now_ns, self.step, request, kind, tokens, gap_ns))
