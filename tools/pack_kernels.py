@@ -1,0 +1,147 @@
+"""Packs the kernel timings into `kvsim/data/kernels`: one compressed array file for each GPU.
+
+Usage: python tools/pack_kernels.py SOURCE_DIR [TARGET_DIR]
+
+SOURCE_DIR holds the tidy Parquet tables and the `fit_*.csv` constants. What is left out, and why:
+
+- n or k = 51,200 of the GEMM grid (absent on some GPUs; the grid is a full rectangle without it);
+- fp8_block GEMM (timed eagerly: a floor of 70 to 385 µs that no engine sees);
+- decode attention (the rows whose KV fits in L2 are warm, as no engine is: its fitted cold form
+  is used), prefill attention of several sequences or on a prefix (the form covers both);
+- expert parallelism, and routing other than the power law with exponent 1.2.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")
+MOE_DTYPES = ("bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4")
+MOE_SHAPE = ["hidden", "inter", "topk", "experts", "tp"]
+# The A100's vLLM tables are sparse (GEMM) or have a floor of 95 µs (MoE); sglang's are dense.
+DENSE_FRAMEWORK = {"a100_sxm": "sglang"}
+ROUTING = "power_law_1.2"
+
+Arrays = dict[str, Any]  # numpy arrays by name
+
+
+def spread(rows: pd.DataFrame, keys: list[str], axis: str) -> tuple[Any, Any, Any]:
+    """Return the distinct keys, the axis and the latencies [key, axis] in µs, NaN: not measured."""
+    table = rows.pivot_table(index=keys, columns=axis, values="latency_us", aggfunc="median")
+    index = np.array(table.index.to_list(), dtype=np.int32).reshape(len(table), len(keys))
+    return index, table.columns.to_numpy(np.int32), table.to_numpy(np.float32)
+
+
+def gemm_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
+    """Return a cube of latencies [m, n, k] for each dtype of one GPU, and its axes."""
+    chosen = rows[rows.framework == DENSE_FRAMEWORK.get(gpu, "vllm")]
+    chosen = chosen[(chosen.n != 51200) & (chosen.k != 51200)]
+    arrays: Arrays = {}
+    for dtype in GEMM_DTYPES:
+        part = chosen[chosen.dtype == dtype]
+        if part.empty:
+            continue
+        m, n, k = (np.sort(part[axis].unique()) for axis in ("m", "n", "k"))
+        cube = np.full((len(m), len(n), len(k)), np.nan, dtype=np.float32)
+        at = tuple(np.searchsorted(a, part[x]) for a, x in ((m, "m"), (n, "n"), (k, "k")))
+        cube[at] = part.latency_us
+        arrays |= {f"gemm/{dtype}/us": cube, f"gemm/{dtype}/m": m.astype(np.int32)}
+        arrays |= {f"gemm/{dtype}/n": n.astype(np.int32), f"gemm/{dtype}/k": k.astype(np.int32)}
+    return arrays
+
+
+def prefill_arrays(rows: pd.DataFrame) -> Arrays:
+    """Return latencies [(q_heads, kv_heads), tokens] of one sequence, by KV dtype and head size."""
+    chosen = rows[(rows.framework == "vllm") & (rows.batch == 1) & (rows.prefix_tokens == 0)]
+    chosen = chosen[(chosen.window == 0) & (chosen.new_tokens >= 16)]
+    if (chosen.source == "aiconfigurator").any():
+        chosen = chosen[chosen.source == "aiconfigurator"]
+    arrays: Arrays = {}
+    for (dtype, size), part in chosen.groupby(["kv_dtype", "head_dim"], observed=True):
+        name = f"prefill/{dtype}/{size}"
+        parts = spread(part, ["q_heads", "kv_heads"], "new_tokens")
+        arrays |= dict(zip((f"{name}/heads", f"{name}/tokens", f"{name}/us"), parts, strict=True))
+    return arrays
+
+
+def moe_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
+    """Return latencies [(hidden, inter, topk, experts, tp), tokens] for each dtype."""
+    chosen = rows[rows.framework == DENSE_FRAMEWORK.get(gpu, "vllm")]
+    chosen = chosen[(chosen.ep == 1) & (chosen.distribution == ROUTING)]
+    arrays: Arrays = {}
+    for dtype in MOE_DTYPES:
+        part = chosen[chosen.dtype == dtype]
+        if part.empty:
+            continue
+        name = f"moe/{dtype}"
+        parts = spread(part, MOE_SHAPE, "tokens")
+        arrays |= dict(zip((f"{name}/shapes", f"{name}/tokens", f"{name}/us"), parts, strict=True))
+    return arrays
+
+
+def all_reduce_arrays(rows: pd.DataFrame) -> Arrays:
+    """Return latencies by bytes for each number of GPUs, replayed in CUDA graphs."""
+    chosen = rows[(rows.op == "all_reduce") & (rows.launch == "graph")]
+    arrays: Arrays = {}
+    for world, part in chosen.groupby("world_size"):
+        has_vllm = (part.framework == "vllm").any()
+        one = part[part.framework == ("vllm" if has_vllm else "sglang")]
+        curve = one.groupby("bytes").latency_us.median()
+        arrays[f"all_reduce/{world}/bytes"] = curve.index.to_numpy(np.int64)
+        arrays[f"all_reduce/{world}/us"] = curve.to_numpy(np.float32)
+    return arrays
+
+
+def quantize_arrays(rows: pd.DataFrame) -> Arrays:
+    """Return what the dynamic scale of an fp8 activation [m, k] costs over a static one."""
+    chosen = rows[rows.op == "compute_scale"]
+    if chosen.empty:
+        return {}
+    keys, k, table = spread(chosen, ["m"], "k")
+    return {"dynamic_scale/m": keys[:, 0], "dynamic_scale/k": k, "dynamic_scale/us": table}
+
+
+def fit_tables(source: Path) -> dict[str, pd.DataFrame]:
+    """Return the fitted constants of the physical forms, with the GPU's compute capability."""
+    tables = {
+        name: pd.read_csv(source / f"fit_{name}.csv")
+        for name in ("gemm", "attention_decode", "attention_prefill")
+    }
+    comm = pd.read_csv(source / "fit_comm.csv")
+    comm = comm[(comm.op == "all_reduce") & (comm.launch == "graph")]
+    wanted = comm.impl.str.startswith("vllm") | (
+        (comm.gpu == "l40s") & comm.impl.str.startswith("sglang")
+    )
+    tables["all_reduce"] = comm[wanted][["gpu", "world_size", "alpha_us", "bus_eff"]]
+    arch = pd.read_csv(source / "gpus.csv").set_index("gpu").sm_arch
+    for name, table in tables.items():
+        dropped = [c for c in table if str(c).startswith("holdout") or c == "valid"]
+        tables[name] = table.drop(columns=dropped)
+        tables[name].insert(1, "sm_arch", table.gpu.map(arch))
+    return tables
+
+
+def main(source: Path, target: Path) -> None:
+    """Write all files of the package's kernel data, and report their sizes."""
+    target.mkdir(parents=True, exist_ok=True)
+    names = ("gemm", "attention_prefill", "moe", "comm", "quantize")
+    tables = {name: pd.read_parquet(source / f"{name}.parquet") for name in names}
+    for gpu in sorted({gpu for table in tables.values() for gpu in table.gpu.unique()}):
+        own = {name: table[table.gpu == gpu] for name, table in tables.items()}
+        arrays = gemm_arrays(own["gemm"], gpu) | prefill_arrays(own["attention_prefill"])
+        arrays |= moe_arrays(own["moe"], gpu) | all_reduce_arrays(own["comm"])
+        arrays |= quantize_arrays(own["quantize"])
+        if arrays:
+            path = target / f"{gpu}.npz"
+            np.savez_compressed(path, **arrays)
+            print(f"{path.name}: {path.stat().st_size:,} bytes, {len(arrays)} arrays")
+    for name, table in fit_tables(source).items():
+        table.to_csv(target / f"fit_{name}.csv", index=False)
+
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parent.parent
+    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else here / "kvsim/data/kernels")
