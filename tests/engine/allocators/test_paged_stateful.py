@@ -1,0 +1,133 @@
+"""The paged pool against a naive one that also holds what was written where."""
+
+from types import SimpleNamespace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
+
+from kvsim.engine.allocators import PoolShape, Shortage
+from kvsim.engine.allocators.paged import PagedPool
+
+ANY = SimpleNamespace(prompt_tokens=1, max_tokens=1)
+
+
+class PagedAgainstNaive(RuleBasedStateMachine):
+    """Tables are lists, the free queue is a list, a reference count is a count over all tables.
+
+    Each token written is a fresh number: a block that two sequences write would be noticed.
+    """
+
+    seqs = Bundle("seqs")
+
+    @initialize(blocks=st.integers(1, 24), block_size=st.integers(1, 5), null_block=st.booleans())
+    def start(self, blocks, block_size, null_block):
+        self.pool = PagedPool(PoolShape(blocks, block_size, 4096), null_block)
+        self.block_size = block_size
+        self.queue = list(range(int(null_block), blocks))
+        self.blocks = list(self.queue)
+        self.tables = {}
+        self.texts = {}
+        self.memory = {}
+        self.next_seq = self.next_token = 0
+
+    @rule(target=seqs, tokens=st.integers(1, 40))
+    def allocate(self, tokens):
+        needed = -(-tokens // self.block_size)
+        seq = self._new_seq()
+        room = needed <= len(self.queue)
+        assert (self.pool.shortage(ANY, tokens, idle=True) == Shortage.NONE) is room
+        assert self.pool.allocate(ANY, seq, tokens) is room
+        if not room:
+            return multiple()
+        self.tables[seq] = [self.queue.pop(0) for _ in range(needed)]
+        self.texts[seq] = []
+        self._write(seq, tokens)
+        return seq
+
+    @rule(seq=seqs, tokens=st.integers(1, 12))
+    def append(self, seq, tokens):
+        table = self.tables[seq]
+        length = len(self.texts[seq])
+        copies = length % self.block_size > 0 and self._owners(table[-1]) > 1
+        missing = -(-(length + tokens) // self.block_size) - len(table)
+        room = missing + copies <= len(self.queue)
+        assert self.pool.append(seq, tokens) is room
+        if not room:
+            return
+        if copies:
+            old, new = table.pop(), self.queue.pop(0)
+            table.append(new)
+            for offset in range(self.block_size):
+                text = self.memory.get(old * self.block_size + offset)
+                self.memory[new * self.block_size + offset] = text
+        table += [self.queue.pop(0) for _ in range(missing)]
+        self._write(seq, tokens)
+
+    @rule(target=seqs, parent=seqs)
+    def fork(self, parent):
+        child = self._new_seq()
+        self.pool.fork(parent, child)
+        self.tables[child] = list(self.tables[parent])
+        self.texts[child] = list(self.texts[parent])
+        return child
+
+    @rule(seq=consumes(seqs))
+    def free(self, seq):
+        self.pool.free(seq)
+        table = self.tables.pop(seq)
+        del self.texts[seq]
+        # Tail first, to the front of the queue, in that order (R28).
+        self.queue[:0] = [block for block in reversed(table) if not self._owners(block)]
+
+    @invariant()
+    def tables_and_queue_agree(self):
+        for seq, table in self.tables.items():
+            assert list(self.pool.block_table(seq)) == table
+            assert self.pool.slots_tokens(seq) == len(table) * self.block_size
+            for block in table:
+                assert self.pool.owners(block) == self._owners(block)
+        assert list(self.pool.free_queue()) == self.queue
+
+    @invariant()
+    def no_block_is_lost_or_owned_twice(self):
+        owned = {block for table in self.tables.values() for block in table}
+        assert sorted([*owned, *self.queue]) == self.blocks
+        assert self.pool.taken_tokens == len(owned) * self.block_size
+        assert self.pool.free_tokens == len(self.queue) * self.block_size
+        assert self.pool.capacity_tokens == len(self.blocks) * self.block_size
+        assert self.pool.rounding_tokens == self.pool.holes_tokens == 0
+        self.pool.check()
+
+    @invariant()
+    def each_sequence_reads_what_it_wrote(self):
+        for seq, text in self.texts.items():
+            slots = [self.pool.slot(seq, position) for position in range(len(text))]
+            assert [self.memory[slot] for slot in slots] == text
+
+    def _new_seq(self):
+        self.next_seq += 1
+        return self.next_seq
+
+    def _owners(self, block):
+        return sum(table.count(block) for table in self.tables.values())
+
+    def _write(self, seq, tokens):
+        for _ in range(tokens):
+            position = len(self.texts[seq])
+            block = self.tables[seq][position // self.block_size]
+            self.memory[block * self.block_size + position % self.block_size] = self.next_token
+            self.texts[seq].append(self.next_token)
+            self.next_token += 1
+
+
+TestPagedAgainstNaive = PagedAgainstNaive.TestCase
+TestPagedAgainstNaive.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
