@@ -1,20 +1,22 @@
 """What limits the run, by definition: shares of the time that requests wait and steps take."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kvsim.metrics import CostPart, StepCosts
 from kvsim.metrics.catalogue import percent
-from kvsim.tables import HEAD_LACKS, Columns
+from kvsim.tables import EVENT_KINDS, HEAD_LACKS, Columns
+
+_COMPACTED = EVENT_KINDS.index("compacted")
 
 # Requests that wait in less of the busy time than this don't make a queue the limit.
 NEGLIGIBLE_WAITING = 0.01
 
 _CAUSES = {
     "nothing": "Scheduling order: the head of the queue lacked nothing",
-    "kv_blocks": "KV blocks: the head of the queue lacked KV blocks",
+    "kv_blocks": "KV cache space: the head of the queue lacked free KV slots",
     "hole": "Fragmentation: the head of the queue fitted the free KV slots in sum, but no hole,",
     "sequence_slot": "max_num_seqs: the head of the queue lacked a sequence slot",
     "token_budget": "max_num_batched_tokens: the head of the queue lacked token budget",
@@ -28,20 +30,29 @@ _BOUNDS = {
 }
 
 
-def limits(steps: Columns, costs: StepCosts | None) -> dict[str, Any]:
-    """Return what limits the run: `sentence`, and the shares named in `catalogue.SHARES`.
+class _Compaction(NamedTuple):
+    """The copying of KV slots: it lengthens a step, but the cost model knows nothing of it."""
+
+    component: str = "compaction"
+    bound: str = "hbm"
+    basis: str = "given"
+
+
+def limits(steps: Columns, events: Columns, costs: StepCosts | None) -> dict[str, Any]:
+    """Return what limits the run: `sentence`, and the shares named in `catalogue.SHARE_METRICS`.
 
     All steps count, those after the horizon too, weighted by their duration; each dictionary of
     shares sums to one or is empty if there is no such time.
     """
     waiting = waiting_share(steps)
-    bound = _share_of_parts(costs, lambda part: part.bound)
+    parts_ns = _part_times_ns(events, costs)
+    bound = _shares(parts_ns, lambda part: part.bound)
     return {
         "sentence": _sentence(waiting_fraction(steps), waiting, bound),
         "waiting_share": waiting,
         "bound_share": bound,
-        "component_share": _share_of_parts(costs, lambda part: part.component),
-        "basis_share": _share_of_parts(costs, lambda part: part.basis),
+        "component_share": _shares(parts_ns, lambda part: part.component),
+        "basis_share": _shares(parts_ns, lambda part: part.basis),
     }
 
 
@@ -61,10 +72,20 @@ def waiting_share(steps: Columns) -> dict[str, float]:
     return _normalized(dict(zip(HEAD_LACKS, time_ns.tolist(), strict=True)))
 
 
-def _share_of_parts(costs: StepCosts | None, key: Callable[[CostPart], str]) -> dict[str, float]:
+def _part_times_ns(events: Columns, costs: StepCosts | None) -> list[tuple[CostPart, float]]:
+    if costs is None:
+        return []
+    parts_ns = [(part, float(part_ns.sum())) for part, part_ns in costs.parts_ns]
+    copies_ns = float(events["gap_ns"][events["event"] == _COMPACTED].sum())
+    return [*parts_ns, (_Compaction(), copies_ns)] if copies_ns else parts_ns
+
+
+def _shares(
+    parts_ns: Sequence[tuple[CostPart, float]], key: Callable[[CostPart], str]
+) -> dict[str, float]:
     time_ns: dict[str, float] = {}
-    for part, part_ns in costs.parts_ns if costs else ():
-        time_ns[key(part)] = time_ns.get(key(part), 0.0) + float(part_ns.sum())
+    for part, part_ns in parts_ns:
+        time_ns[key(part)] = time_ns.get(key(part), 0.0) + part_ns
     return _normalized(time_ns)
 
 

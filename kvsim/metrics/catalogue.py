@@ -1,31 +1,13 @@
 """The one catalogue of metrics: feeds the summary, the documentation, table headers and hovers."""
 
 import re
-from dataclasses import dataclass
-from typing import Literal
 
+from kvsim.metrics.definitions import BATCH, KV, REQUESTS, SHARES, THROUGHPUT, WAITING, Metric
 from kvsim.units import format_bytes, format_duration
-
-Better = Literal["lower", "higher"]
 
 # Latencies of a request (ITL: of a gap between two tokens) and the statistics shown of each.
 LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
-# Where the slots of the KV cache are; the shares of a step sum to one.
-KV_PARTS = ("held", "to_come", "inside", "rounding", "holes", "free")
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A figure of the summary: what it is called, how it is computed, which way is better."""
-
-    name: str
-    label: str
-    unit: str
-    better: Better | None
-    formula: str
-    description: str
-
 
 _LATENCY_TEXTS = {
     "ttft": (
@@ -41,8 +23,8 @@ _LATENCY_TEXTS = {
     ),
     "itl": (
         "ITL",
-        "a step of duration d with n decoding sequences is n gaps of d; "
-        "a resumed request adds the one gap around its interruption",
+        "the gaps: n of d for a step of duration d with n decoding sequences, "
+        "and one longer gap around each interruption of a preempted or stalled request",
         "Inter-token latency: one gap between two tokens of a sequence, of all sequences together",
     ),
     "e2e": ("E2E", "finish − arrival", "End-to-end latency of finished requests"),
@@ -72,373 +54,32 @@ def latency_and_statistic(name: str) -> tuple[str, str] | None:
 def latency_metric(latency: str, statistic: str) -> Metric:
     """Describe one statistic of a latency, for any percentile."""
     label, formula, description = _LATENCY_TEXTS[latency]
-    of = _STATISTIC_TEXTS.get(statistic) or f"{statistic[1:]}th percentile (linear, as numpy's)"
+    of = _STATISTIC_TEXTS.get(statistic) or f"percentile {statistic[1:]} (linear, as numpy's)"
+    left_out = "steps that start" if latency == "itl" else "requests that arrive"
     return Metric(
         name=f"{latency}_{statistic}_s",
         label=f"{label} {statistic}",
         unit="s",
         better="lower",
         formula=f"{of} of {formula}",
-        description=f"{description}; requests that arrive during the warm-up are left out"
-        if latency != "itl"
-        else f"{description}; steps that start during the warm-up are left out",
+        description=f"{description}; {left_out} during the warm-up are left out",
     )
 
-
-_REQUESTS = (
-    Metric("requests_total", "Requests", "requests", None, "rows", "All requests that arrived"),
-    Metric(
-        "requests_measured",
-        "Requests measured",
-        "requests",
-        None,
-        "rows with arrival ≥ warm-up",
-        "Requests whose latencies count",
-    ),
-    Metric(
-        "requests_finished",
-        "Finished",
-        "requests",
-        "higher",
-        "outcome = finished",
-        "Requests answered in full, also after the horizon while the run drains",
-    ),
-    Metric(
-        "requests_rejected",
-        "Rejected",
-        "requests",
-        "lower",
-        "outcome = rejected",
-        "Requests refused because they could never be served",
-    ),
-    Metric(
-        "requests_unfinished",
-        "Unfinished",
-        "requests",
-        "lower",
-        "outcome = unfinished",
-        "Requests not answered in full when the run was cut off",
-    ),
-    Metric(
-        "requests_timed_out",
-        "Timed out",
-        "requests",
-        "lower",
-        "outcome = timed_out",
-        "Requests whose client gave up",
-    ),
-    Metric(
-        "failed_fraction",
-        "Failed fraction",
-        "fraction",
-        "lower",
-        "(rejected + timed out + unfinished) / all requests",
-        "Requests without a full answer; `max_failed_fraction` of the SLO bounds it",
-    ),
-)
-
-_THROUGHPUT = (
-    Metric(
-        "window_s",
-        "Window",
-        "s",
-        None,
-        "horizon; the end of the run if all requests arrive at once",
-        "Time over which throughput and utilization are taken: arrivals stop at its end, "
-        "the run then drains",
-    ),
-    Metric(
-        "makespan_s",
-        "Makespan",
-        "s",
-        "lower",
-        "end of the last step or the last finish, whichever is later",
-        "Time until the run has drained",
-    ),
-    Metric(
-        "offered_requests_per_s",
-        "Offered load",
-        "requests/s",
-        None,
-        "requests / window",
-        "Arrivals for each second of the window",
-    ),
-    Metric(
-        "requests_per_s",
-        "Throughput",
-        "requests/s",
-        "higher",
-        "requests finished inside the window / window",
-        "Requests completed",
-    ),
-    Metric(
-        "output_tokens_per_s",
-        "Output throughput",
-        "tokens/s",
-        "higher",
-        "sum of output_tokens of requests finished inside the window / window",
-        "Generated tokens of completed requests",
-    ),
-    Metric(
-        "total_tokens_per_s",
-        "Total throughput",
-        "tokens/s",
-        "higher",
-        "sum of prompt_tokens + output_tokens of requests finished inside the window / window",
-        "Prompt and generated tokens of completed requests",
-    ),
-    Metric(
-        "goodput_requests_per_s",
-        "Goodput",
-        "requests/s",
-        "higher",
-        "requests finished inside the window that meet every per-request bound / window",
-        "Completed requests that meet the SLO. A request's bound on TTFT, TPOT, E2E or queue time "
-        "is that of the highest percentile the SLO names; means and ITL bind no single request",
-    ),
-    Metric(
-        "slo_attainment_fraction",
-        "SLO attainment",
-        "fraction",
-        "higher",
-        "finished requests that meet every per-request bound / all requests",
-        "Requests that meet the SLO; rejected, timed-out and unfinished ones miss it",
-    ),
-    Metric(
-        "usd_per_hour",
-        "Cost per hour",
-        "USD/h",
-        "lower",
-        "price of a GPU-hour · GPUs",
-        "What the deployment costs; unknown without a price",
-    ),
-    Metric(
-        "usd_per_million_output_tokens",
-        "Cost per million output tokens",
-        "USD",
-        "lower",
-        "usd_per_hour / 3600 / output_tokens_per_s · 10⁶",
-        "What a million generated tokens cost at this load",
-    ),
-)
-
-_BATCH = (
-    Metric(
-        "busy_fraction",
-        "Busy",
-        "fraction",
-        None,
-        "time in steps / (window · replicas)",
-        "Share of the window in which the engine runs a step",
-    ),
-    Metric("steps_total", "Steps", "steps", None, "rows", "Engine iterations, draining included"),
-    Metric(
-        "step_mean_s", "Step time mean", "s", "lower", "mean duration", "Duration of an iteration"
-    ),
-    Metric(
-        "step_tokens_mean",
-        "Tokens per step",
-        "tokens",
-        None,
-        "mean of prefill_tokens + decode_seqs",
-        "Tokens computed in an iteration",
-    ),
-    Metric(
-        "running_seqs_mean",
-        "Running mean",
-        "seqs",
-        "higher",
-        "∫ running_seqs dt / (window · replicas)",
-        "Concurrency: sequences admitted on one replica, averaged over time and replicas; "
-        "idle time counts as zero",
-    ),
-    Metric(
-        "running_seqs_max",
-        "Running max",
-        "seqs",
-        None,
-        "max running_seqs in the window",
-        "Most sequences admitted at once on one replica",
-    ),
-    Metric(
-        "waiting_seqs_mean",
-        "Waiting mean",
-        "seqs",
-        "lower",
-        "∫ waiting_seqs dt / (window · replicas)",
-        "Requests waiting on one replica, averaged over time and replicas",
-    ),
-    Metric(
-        "waiting_seqs_max",
-        "Waiting max",
-        "seqs",
-        "lower",
-        "max waiting_seqs in the window",
-        "Longest queue of one replica",
-    ),
-    Metric(
-        "batch_occupancy",
-        "Batch occupancy",
-        "fraction",
-        None,
-        "running_seqs_mean / max_num_seqs",
-        "Share of the sequence slots in use, averaged over time",
-    ),
-    Metric(
-        "mfu",
-        "MFU",
-        "fraction",
-        "higher",
-        "model FLOPs in the window / (window · replicas · peak FLOP/s)",
-        "Model FLOPs utilization of a GPU; unknown without a peak",
-    ),
-    Metric(
-        "mbu",
-        "MBU",
-        "fraction",
-        "higher",
-        "HBM bytes in the window / (window · replicas · peak HBM bytes/s)",
-        "Model bandwidth utilization of a GPU: weights and KV read and written",
-    ),
-    Metric(
-        "preemptions_total",
-        "Preemptions",
-        "count",
-        "lower",
-        "sum of preemptions",
-        "How often a sequence lost its KV cache and had to be computed again",
-    ),
-    Metric(
-        "recomputed_tokens",
-        "Recomputed tokens",
-        "tokens",
-        "lower",
-        "sum of recomputed_tokens",
-        "Tokens computed again after preemptions",
-    ),
-)
-
-_KV_TEXTS = {
-    "held": ("KV holding tokens", "higher", "slots that hold tokens"),
-    "to_come": ("KV reserved for later", "lower", "slots taken for tokens that will still come"),
-    "inside": ("KV wasted inside", "lower", "slots taken that no token will ever fill"),
-    "rounding": ("KV lost to rounding", "lower", "slots lost to rounding chunks up"),
-    "holes": ("KV in holes", "lower", "free slots in holes too small to be used"),
-    "free": ("KV free", None, "free slots that can be used"),
-}
-
-
-def _kv_share(part: str, statistic: str) -> Metric:
-    label, better, what = _KV_TEXTS[part]
-    over = "time-weighted mean" if statistic == "mean" else "largest value"
-    return Metric(
-        name=f"kv_{part}_share_{statistic}",
-        label=f"{label} {statistic}",
-        unit="fraction",
-        better="lower" if better == "lower" else "higher" if better == "higher" else None,
-        formula=f"{over} of kv_{part}_tokens / capacity over the steps in the window",
-        description=f"Share of the KV cache while the engine is busy: {what}",
-    )
-
-
-_KV = (
-    Metric(
-        "kv_capacity_tokens",
-        "KV capacity",
-        "tokens",
-        None,
-        "KV slots of one replica",
-        "Tokens whose keys and values fit the KV cache of one replica",
-    ),
-    Metric(
-        "kv_capacity_bytes",
-        "KV capacity per GPU",
-        "bytes",
-        None,
-        "kv_capacity_tokens · KV bytes per token on one GPU",
-        "Memory of the KV cache on one GPU",
-    ),
-    Metric(
-        "kv_utilization_mean",
-        "KV utilization mean",
-        "fraction",
-        "higher",
-        "∫ kv_held_tokens dt / (window · replicas · capacity)",
-        "Share of the KV slots that hold tokens, averaged over time; idle time counts as zero",
-    ),
-    Metric(
-        "kv_utilization_max",
-        "KV utilization max",
-        "fraction",
-        None,
-        "max kv_held_tokens / capacity in the window",
-        "Largest share of the KV slots of one replica that held tokens",
-    ),
-    *(_kv_share(part, statistic) for part in KV_PARTS for statistic in ("mean", "max")),
-)
-
-_WAITING = (
-    Metric(
-        "waiting_fraction",
-        "Time with a queue",
-        "fraction",
-        "lower",
-        "time in steps with waiting_seqs > 0 / time in steps",
-        "Share of the busy time in which requests wait, draining included",
-    ),
-)
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        *_REQUESTS,
-        *_THROUGHPUT,
+        *REQUESTS,
+        *THROUGHPUT,
         *(latency_metric(latency, stat) for latency in LATENCIES for stat in STATISTICS),
-        *_KV,
-        *_BATCH,
-        *_WAITING,
+        *KV,
+        *BATCH,
+        *WAITING,
     )
 }
 
-# Shares by name of a cause, a bound, a component or a basis: dictionaries that sum to one.
-SHARES: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric(
-            "waiting_share",
-            "What the head of the queue lacks",
-            "fraction",
-            None,
-            "time in steps with waiting_seqs > 0 and this head_lacks / "
-            "time in steps with waiting_seqs > 0",
-            "Over the time in which requests wait, what the head of the queue lacks",
-        ),
-        Metric(
-            "bound_share",
-            "What bounds the steps",
-            "fraction",
-            None,
-            "time of the parts with this bound / time in steps",
-            "Over the busy time, what limits the speed: HBM, compute, communication or the host",
-        ),
-        Metric(
-            "component_share",
-            "Where step time goes",
-            "fraction",
-            None,
-            "time of the parts of this component / time in steps",
-            "Over the busy time, what is computed",
-        ),
-        Metric(
-            "basis_share",
-            "What the prediction rests on",
-            "fraction",
-            None,
-            "time of the parts with this basis / time in steps",
-            "Over the busy time, whether the price is measured, interpolated or only physical",
-        ),
-    )
-}
+# The summary's `limits`: dictionaries of shares.
+SHARE_METRICS: dict[str, Metric] = {metric.name: metric for metric in SHARES}
 
 
 def metric_of(name: str) -> Metric:
@@ -451,9 +92,16 @@ def metric_of(name: str) -> Metric:
     return latency_metric(*parts) if parts else METRICS[name]
 
 
+def format_number(value: float) -> str:
+    """Show a number with three significant digits, all those before the point: `12,346`."""
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
 def percent(share: float) -> str:
-    """Show a share with three significant digits: 0.974 → `97.4 %`."""
-    return f"{100 * share:.3g} %"
+    """Show a share: 0.974 → `97.4 %`."""
+    return f"{format_number(100.0 * share)} %"
 
 
 def format_figure(name: str, value: float | None) -> str:
@@ -469,5 +117,4 @@ def format_figure(name: str, value: float | None) -> str:
         return format_bytes(value)
     if unit in {"USD", "USD/h"}:
         return f"${value:,.2f}" + unit.removeprefix("USD")
-    number = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-    return f"{number} {unit}"
+    return f"{format_number(value)} {unit}"

@@ -1,7 +1,7 @@
 """The verdict: does the run meet its targets, by what margin, said in one sentence."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from kvsim.errors import InputError, Problem
 from kvsim.metrics import Figures
 from kvsim.metrics.catalogue import (
-    Metric,
     format_figure,
+    format_number,
     latency_and_statistic,
     metric_of,
     percent,
@@ -35,9 +35,14 @@ class Target:
     met: bool | None
 
     @property
-    def metric(self) -> Metric:
-        """The entry of the figure that the target bounds."""
-        return metric_of(_figure_name(self.name))
+    def label(self) -> str:
+        """What the target bounds, as it stands within a sentence."""
+        label = metric_of(_figure_name(self.name)).label
+        return label if label[:2].isupper() else label[0].lower() + label[1:]
+
+    def show(self, value: float | None) -> str:
+        """Show a value or bound of this target with its unit."""
+        return format_figure(_figure_name(self.name), value)
 
 
 def check_targets(slo: Mapping[str, float]) -> None:
@@ -95,11 +100,7 @@ def judge(
         check_targets(slo)
     targets = [_target(name, bound, figures, samples) for name, bound in (slo or {}).items()]
     met, sentence = _overall(targets, figures)
-    rows = [
-        {"name": t.name, "value": t.value, "bound": t.bound, "margin": t.margin, "met": t.met}
-        for t in targets
-    ]
-    return {"met": met, "sentence": sentence, "targets": rows}
+    return {"met": met, "sentence": sentence, "targets": [asdict(target) for target in targets]}
 
 
 def _figure_name(target: str) -> str:
@@ -123,13 +124,13 @@ def _overall(targets: list[Target], figures: Figures) -> tuple[bool | None, str]
         return (False if targets else None), f"No request finished: {_failures(figures)}."
     if not targets:
         return None, f"No SLO is set. {_served(figures)}"
-    if not figures["requests_measured"]:
-        return None, "All requests arrive during the warm-up: no latency is left to judge."
     missed = [target for target in targets if target.met is False]
-    judged = [target for target in targets if target.met is not None]
     if missed:
         return False, _missed_sentence(missed, len(targets))
-    return True, _met_sentence(judged)
+    if not figures["requests_measured"]:
+        return None, "All requests arrive during the warm-up: no latency is left to judge."
+    judged = [target for target in targets if target.met is not None]
+    return (True if judged else None), _met_sentence(judged)
 
 
 def _failures(figures: Figures) -> str:
@@ -154,19 +155,23 @@ def _tightness(target: Target) -> float:
 
 def _met_sentence(judged: list[Target]) -> str:
     if not judged:
-        return "No request has a latency that the SLO bounds."
-    tightest = min(judged, key=_tightness)
-    value = format_figure(tightest.metric.name, tightest.value)
-    bound = format_figure(tightest.metric.name, tightest.bound)
-    room = percent(_tightness(tightest))
-    of = "" if len(judged) == 1 else f", the tightest of {len(judged)} targets"
-    return f"Meets its SLO: {tightest.metric.label} is {value}, {room} below {bound}{of}."
+        return "Nothing to judge: no request has a latency that the SLO bounds."
+    worst = min(judged, key=_tightness)
+    room = f", {percent(worst.margin)} below" if worst.margin else ", at"
+    of = f", the tightest of {len(judged)} targets" if len(judged) > 1 else ""
+    return (
+        f"Meets its SLO: {worst.label} is {worst.show(worst.value)}{room} "
+        f"the bound of {worst.show(worst.bound)}{of}."
+    )
 
 
 def _missed_sentence(missed: list[Target], total: int) -> str:
     worst = min(missed, key=_tightness)
-    value = format_figure(worst.metric.name, worst.value)
-    bound = format_figure(worst.metric.name, worst.bound)
-    times = f", {worst.value / worst.bound:.3g} times" if worst.bound and worst.value else ", above"
-    of = "" if total == 1 else f"; {len(missed)} of {total} targets missed"
-    return f"Misses its SLO: {worst.metric.label} is {value}{times} the bound of {bound}{of}."
+    beyond = ", above"
+    if worst.value and worst.bound:
+        beyond = f", {format_number(worst.value / worst.bound)} times"
+    of = f"; {len(missed)} of {total} targets missed" if total > 1 else ""
+    return (
+        f"Misses its SLO: {worst.label} is {worst.show(worst.value)}{beyond} "
+        f"the bound of {worst.show(worst.bound)}{of}."
+    )

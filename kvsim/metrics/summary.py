@@ -17,7 +17,7 @@ Summary = dict[str, Any]
 # What tells two KV-cache layouts apart, in the order in which it is shown.
 COMPARED = (
     "kv_utilization_mean",
-    "kv_utilization_max",
+    "kv_usage_mean",
     "running_seqs_mean",
     "running_seqs_max",
     "requests_per_s",
@@ -64,7 +64,7 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
     figures = {name: found[name] for name in METRICS}
     return {
         "verdict": judge(context.slo, figures, samples),
-        "limits": limits(steps, context.step_costs),
+        "limits": limits(steps, events, context.step_costs),
         "figures": figures,
     }
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics import Figures, RunContext
-from kvsim.metrics.catalogue import KV_PARTS
+from kvsim.metrics.definitions import KV_PARTS
 from kvsim.tables import Columns
 from kvsim.units import NS_PER_S
 
@@ -64,20 +64,21 @@ def _kv_figures(
     steps: Columns, weights_ns: NDArray[np.int64], context: RunContext, window_ns: int
 ) -> Figures:
     capacity = context.kv_capacity_tokens
-    busy_ns = int(weights_ns.sum())
+    busy = int(weights_ns.sum()) * capacity
+    columns = {part: steps[f"kv_{part}_tokens"] for part in KV_PARTS}
+    owned = columns["held"] + columns["to_come"] + columns["inside"]
     figures: Figures = {
         "kv_capacity_tokens": capacity,
         "kv_capacity_bytes": capacity * context.kv_bytes_per_token,
+        "kv_utilization_mean": _mean(
+            columns["held"], weights_ns, window_ns * context.replicas * capacity
+        ),
+        "kv_usage_mean": _mean(owned, weights_ns, busy),
+        "kv_usage_max": _peak(owned, weights_ns) / capacity if busy else None,
     }
-    for part in KV_PARTS:
-        column = steps[f"kv_{part}_tokens"]
-        figures[f"kv_{part}_share_mean"] = _mean(column, weights_ns, busy_ns * capacity)
-        figures[f"kv_{part}_share_max"] = (
-            _peak(column, weights_ns) / capacity if busy_ns and capacity else None
-        )
-    held, whole = steps["kv_held_tokens"], window_ns * context.replicas * capacity
-    figures["kv_utilization_mean"] = _mean(held, weights_ns, whole)
-    figures["kv_utilization_max"] = _peak(held, weights_ns) / capacity if capacity else None
+    for part, column in columns.items():
+        figures[f"kv_{part}_share_mean"] = _mean(column, weights_ns, busy)
+        figures[f"kv_{part}_share_max"] = _peak(column, weights_ns) / capacity if busy else None
     return figures
 
 
