@@ -133,10 +133,12 @@ class TableWriter:
         self._writer.close()
 
 
-def read_table(path: Path, columns: tuple[Column, ...], variant: str) -> dict[str, NDArray]:
+def read_table(
+    path: Path, columns: tuple[Column, ...], variant: str
+) -> dict[str, NDArray[np.int64]]:
     """Read one variant's rows as numpy columns (int64; codes as their numbers)."""
     table = pq.read_table(path, filters=[("variant", "=", variant)])
-    result: dict[str, NDArray] = {}
+    result: dict[str, NDArray[np.int64]] = {}
     for column in columns:
         values = table.column(column.name).combine_chunks()
         if column.codes:
