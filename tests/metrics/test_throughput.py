@@ -1,0 +1,69 @@
+import pytest
+
+from kvsim.metrics.throughput import request_figures, throughput_figures, window_ns
+
+SECOND = 1_000_000_000
+
+
+def test_only_what_finished_inside_the_horizon_counts(small_run, context):
+    requests, steps, _ = small_run
+    figures = throughput_figures(requests, steps, context(horizon_ns=10 * SECOND))
+    assert figures["window_s"] == 10
+    assert figures["makespan_s"] == 12
+    assert figures["offered_requests_per_s"] == 5 / 10
+    assert figures["requests_per_s"] == 2 / 10
+    assert figures["output_tokens_per_s"] == 6 / 10
+    assert figures["total_tokens_per_s"] == 23 / 10
+
+
+def test_a_finish_at_the_horizon_is_inside(small_run, context):
+    requests, steps, _ = small_run
+    at = throughput_figures(requests, steps, context(horizon_ns=12 * SECOND))
+    before = throughput_figures(requests, steps, context(horizon_ns=12 * SECOND - 1))
+    assert at["requests_per_s"] == 3 / 12
+    assert before["requests_per_s"] == pytest.approx(2 / 12)
+
+
+def test_a_batch_that_arrives_at_once_is_measured_to_its_end(small_run, context):
+    requests, steps, _ = small_run
+    batch = context(horizon_ns=0)
+    assert window_ns(requests, steps, batch) == 12 * SECOND
+    assert throughput_figures(requests, steps, batch)["requests_per_s"] == 3 / 12
+
+
+def test_goodput_needs_every_bound(small_run, context):
+    requests, steps, _ = small_run
+
+    def goodput(slo):
+        figures = throughput_figures(requests, steps, context(horizon_ns=10 * SECOND, slo=slo))
+        return figures["goodput_requests_per_s"], figures["slo_attainment_fraction"]
+
+    assert goodput({"ttft_p99_s": 2.0}) == (2 / 10, 2 / 5)
+    assert goodput({"ttft_p99_s": 3.0}) == (2 / 10, 3 / 5)
+    assert goodput({"ttft_p99_s": 3.0, "tpot_p50_s": 1.4}) == (1 / 10, 1 / 5)  # one token: no TPOT
+    assert goodput({"e2e_p95_s": 9.0, "queue_max_s": 0.5}) == (0, 0)
+    assert goodput({"max_failed_fraction": 0.5}) == (2 / 10, 3 / 5)
+    assert goodput(None) == (None, None)
+
+
+def test_cost(small_run, context):
+    requests, steps, _ = small_run
+    deployment = context(horizon_ns=10 * SECOND, price_usd_per_gpu_hour=1.8, num_gpus=4)
+    figures = throughput_figures(requests, steps, deployment)
+    assert figures["usd_per_hour"] == pytest.approx(7.2)
+    assert figures["usd_per_million_output_tokens"] == pytest.approx(7.2 / 3600 / 0.6 * 1e6)
+    unknown = throughput_figures(requests, steps, context(horizon_ns=10 * SECOND))
+    assert unknown["usd_per_hour"] is unknown["usd_per_million_output_tokens"] is None
+
+
+def test_every_request_has_one_outcome(small_run):
+    figures = request_figures(small_run[0], warmup_ns=4 * SECOND)
+    assert figures == {
+        "requests_total": 5,
+        "requests_measured": 3,
+        "requests_finished": 3,
+        "requests_rejected": 1,
+        "requests_unfinished": 1,
+        "requests_timed_out": 0,
+        "failed_fraction": 2 / 5,
+    }
