@@ -1,0 +1,165 @@
+"""Scenario file → checked scenarios, base and variants; or all its mistakes in one go."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kvsim.errors import InputError, Problem
+from kvsim.gpu import load_gpu
+from kvsim.model import load_model
+from kvsim.scenario.document import Document, Step, has_step, read_document
+from kvsim.scenario.mistakes import mistakes_of
+from kvsim.scenario.refusals import refuse_unmodelled
+from kvsim.scenario.schema import BASE, Scenario
+
+Place = tuple[Step, ...]
+
+# What a variant can't override, and why.
+_SHARED: Mapping[str, str] = {
+    "workload": "all variants face the same requests; write another scenario for other traffic",
+    "seed": "all variants face the same requests; write another scenario for other draws",
+    "name": "a variant is named by its key",
+    "variants": "variants don't nest",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioFile:
+    """A scenario file that can be run.
+
+    Attributes:
+        document: The file itself; it knows the lines.
+        variants: The scenario under the name "base", then each variant with its overrides merged
+            in, in the order of the file.
+    """
+
+    document: Document
+    variants: Mapping[str, Scenario]
+
+    @property
+    def base(self) -> Scenario:
+        """The scenario without overrides."""
+        return self.variants[BASE]
+
+    @property
+    def question(self) -> str:
+        """Which question the scenario answers: the comment at the top of the file."""
+        return self.document.comment
+
+    def located(self, problem: Problem, variant: str) -> Problem:
+        """Return a problem of one variant with the file and, if its path is known, the line."""
+        path = tuple(problem.path.split(".")) if problem.path else ()
+        return self.document.located(problem, _as_written(self.document.data, variant, path))
+
+
+def load_scenario(path: Path) -> ScenarioFile:
+    """Read and check a scenario file.
+
+    Raises:
+        InputError: With every mistake found: each has the file, and the line and the path of the
+            value that is wrong.
+    """
+    document = read_document(path)
+    data = {"name": path.stem, **document.data}
+    context = {"base_dir": path.parent}
+    found: dict[str, Scenario] = {}
+    problems: dict[tuple[str, Place], Problem] = {}
+    for variant, merged in _with_variants(data):
+        scenario, mistakes = _check(merged, context)
+        for where, message in mistakes:
+            written = _as_written(data, variant, where)
+            problems[message, written] = document.located(Problem(message), written)
+        if scenario is not None:
+            found[variant] = scenario
+    for where, message in _forbidden_overrides(data):
+        problems[message, where] = document.located(Problem(message), where)
+    if problems:
+        raise InputError(*sorted(problems.values(), key=lambda problem: problem.line or 0))
+    return ScenarioFile(document, found)
+
+
+def deep_merge(base: Any, override: Any) -> Any:
+    """Return `base` with `override` laid over it.
+
+    Mappings are merged key by key; everything else is replaced, and so is a mapping whose
+    `kind` changes, since the parameters of one kind mean nothing to another.
+    """
+    if not (isinstance(base, dict) and isinstance(override, dict)):
+        return override
+    if "kind" in override and override["kind"] != base.get("kind"):
+        return override
+    merged = {key: deep_merge(value, override.get(key, value)) for key, value in base.items()}
+    return merged | {key: value for key, value in override.items() if key not in base}
+
+
+def _with_variants(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the base, and each variant as it reads with its overrides merged in."""
+    yield BASE, data
+    variants = data.get("variants")
+    for name, override in variants.items() if isinstance(variants, dict) else ():
+        if isinstance(override, dict) and name != BASE:
+            rest = {key: value for key, value in data.items() if key != "variants"}
+            allowed = {key: value for key, value in override.items() if key not in _SHARED}
+            yield name, deep_merge(rest, allowed)
+
+
+def _forbidden_overrides(data: dict[str, Any]) -> Iterator[tuple[Place, str]]:
+    variants = data.get("variants")
+    for name, override in variants.items() if isinstance(variants, dict) else ():
+        if name == BASE:
+            yield ("variants", name), f"'{BASE}' names the scenario without overrides"
+        for key in override if isinstance(override, dict) else ():
+            if key in _SHARED:
+                yield ("variants", name, key), f"can't differ between variants: {_SHARED[key]}"
+
+
+def _check(
+    data: dict[str, Any], context: Mapping[str, Any]
+) -> tuple[Scenario | None, list[tuple[Place, str]]]:
+    """Return the scenario, or None and where it is wrong in which way."""
+    mistakes: list[tuple[Place, str]] = []
+    if isinstance(data.get("engine"), dict):
+        engine, refused = refuse_unmodelled(data["engine"])
+        data = {**data, "engine": engine}
+        mistakes += [(("engine", name), why) for name, why in refused.items()]
+    mistakes += _unknown_names(data, context["base_dir"])
+    try:
+        scenario = Scenario.model_validate(data, context=context)
+    except ValidationError as error:
+        mistakes += mistakes_of(error, data, Scenario)
+    return (None if mistakes else scenario), mistakes
+
+
+def _unknown_names(data: Mapping[str, Any], base_dir: Path) -> Iterator[tuple[Place, str]]:
+    """Look up the model and the GPU, so that a wrong name is told along with other mistakes."""
+    look_up: Mapping[str, Callable[[str], object]] = {
+        "model": lambda name: load_model(name, base_dir),
+        "gpu": load_gpu,
+    }
+    for key, load in look_up.items():
+        if isinstance(data.get(key), str) and data[key]:
+            try:
+                load(data[key])
+            except InputError as error:
+                yield from (((key,), problem.message) for problem in error.problems)
+
+
+def _as_written(data: Mapping[str, Any], variant: str, path: Place) -> Place:
+    """Return where a value of a variant stands in the file: in its override, or in the base."""
+    if variant != BASE:
+        override = data["variants"][variant]
+        added = not _has(data, path) and _has(override, path[:-1])
+        if _has(override, path) or (added and path[:-1]):
+            return ("variants", variant, *path)
+    return path
+
+
+def _has(node: Any, path: Place) -> bool:
+    for step in path:
+        if not has_step(node, step):
+            return False
+        node = node[step]
+    return True

@@ -1,0 +1,231 @@
+"""What a scenario file may say: sections, fields, types and limits.
+
+Fields of `engine` have vLLM's names. Where the default is null, `kvsim.scenario.resolve` fills in
+that of vLLM 0.33.0.
+"""
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    Tag,
+    field_validator,
+)
+
+import kvsim.cost.overheads
+import kvsim.engine.allocators
+import kvsim.engine.routers
+from kvsim.cost.overheads.async_engine import AsyncEngine
+from kvsim.engine.allocators.contiguous import Contiguous
+from kvsim.engine.allocators.paged import Paged
+from kvsim.engine.routers.round_robin import RoundRobin
+from kvsim.errors import InputError
+from kvsim.gpu import CustomGpu
+from kvsim.metrics.slo import check_targets
+from kvsim.policy import Policy, policies_in, union_of
+from kvsim.scenario.suggest import did_you_mean
+from kvsim.workload.build import Workload
+
+BASE = "base"  # name of the scenario without any override
+
+# Targets to be suggested for a misspelt one; others are understood too (`ttft_p99.9_s`).
+_TARGETS = (
+    "max_failed_fraction",
+    *(
+        f"{latency}_{statistic}_s"
+        for latency in ("ttft", "tpot", "itl", "e2e", "queue")
+        for statistic in ("mean", "p50", "p90", "p95", "p99", "max")
+    ),
+)
+
+Name = Annotated[
+    str, Field(min_length=1, max_length=80, pattern=r"^[^/\\.\x00-\x1f][^/\\\x00-\x1f]*$")
+]
+Tokens = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _policy_of(package: ModuleType, default: str) -> Any:
+    """Return the type of a policy section.
+
+    A bare kind stands for a policy without parameters, parameters without a kind are those of
+    the default kind.
+    """
+    kinds = tuple(policy.model_fields["kind"].default for policy in policies_in(package))
+    return _section_of(union_of(package), kinds, default)
+
+
+def _section_of(union: Any, kinds: tuple[str, ...], default: str) -> Any:
+    def complete(value: Any) -> Any:
+        if isinstance(value, str):
+            return {"kind": value}
+        return {"kind": default, **value} if isinstance(value, dict) else value
+
+    as_written = union | Literal[kinds]
+    return Annotated[union, BeforeValidator(complete, json_schema_input_type=as_written)]
+
+
+def _is_target(name: str) -> str:
+    try:
+        check_targets({name: 1.0})
+    except InputError as error:
+        raise ValueError(error.problems[0].message + did_you_mean(name, _TARGETS)) from None
+    return name
+
+
+if TYPE_CHECKING:
+    AnyAllocator = Paged | Contiguous
+    AnyRouter = RoundRobin
+    AnyOverhead = AsyncEngine
+else:
+    AnyAllocator = _policy_of(kvsim.engine.allocators, "paged")
+    AnyRouter = _policy_of(kvsim.engine.routers, "round_robin")
+    AnyOverhead = _policy_of(kvsim.cost.overheads, "async_engine")
+
+AnyGpu = Annotated[
+    Annotated[str, Tag("name")] | Annotated[CustomGpu, Tag("custom")],
+    Discriminator(lambda value: "name" if isinstance(value, str) else "custom"),
+]
+
+
+class Section(BaseModel):
+    """A part of a scenario: frozen, no unknown keys, no silent conversions."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+
+class Engine(Section):
+    """Settings of each replica, under the names of `vllm serve`."""
+
+    dtype: Literal["auto", "bfloat16", "float16", "half"] = "auto"
+    """Type of weights and activations that are not quantized; auto: the checkpoint's."""
+    quantization: Literal["fp8"] | None = None
+    """fp8: quantize a 16-bit checkpoint while loading; null: as its config.json says."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs that share each layer of one replica."""
+    max_model_len: Tokens | None = None
+    """Longest prompt and answer together; null: the model's max_position_embeddings."""
+    max_num_seqs: int | None = Field(default=None, ge=1)
+    """Most sequences in a step; null: by the GPU's memory."""
+    max_num_batched_tokens: Tokens | None = None
+    """Token budget of a step; null: by the GPU's memory."""
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    """Share of the GPU's memory that the engine may use; null: 0.92."""
+    block_size: Tokens | None = None
+    """Tokens in a KV block; null: 16."""
+    kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    """Type of the KV cache; auto: the checkpoint's, else the model's."""
+    num_gpu_blocks_override: int | None = Field(default=None, ge=1)
+    """KV blocks as measured, instead of the computed number."""
+    kv_startup_line: str | None = None
+    """A line of the server's log that tells its KV cache size; overrides the computed size."""
+    kv_cache_memory_bytes: int | None = Field(default=None, ge=1)
+    """KV cache of each GPU in bytes, instead of what gpu_memory_utilization leaves."""
+    enforce_eager: bool = False
+    """No CUDA graphs: their memory is free for KV."""
+    enable_chunked_prefill: bool = True
+    """Let a prompt be computed over several steps."""
+    long_prefill_token_threshold: int = Field(default=0, ge=0)
+    """Longest chunk of one prompt in a step; 0: no limit but the token budget."""
+    scheduler_reserve_full_isl: bool = True
+    """Admit a request only if its whole prompt fits the free blocks now."""
+    watermark: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the blocks kept free when requests are admitted."""
+    enable_prefix_caching: Literal[False] = False
+    """Not modelled in this version: every prompt is computed in full."""
+    async_scheduling: Literal[False] = False
+    """Not modelled in this version: a step is scheduled when the one before has ended."""
+    scheduling_policy: Literal["fcfs"] = "fcfs"
+    """Requests are admitted in order of arrival."""
+
+
+class KernelCost(Policy):
+    """Step time as the sum of measured CUDA kernels and the host's overhead."""
+
+    kind: Literal["kernels"] = "kernels"
+    overhead: AnyOverhead = Field(default_factory=AsyncEngine, validate_default=True)
+    """Time of a step that no kernel explains."""
+
+
+class AffineStepCost(Policy):
+    """Step time as a given law: fixed + tokens + sequences + context."""
+
+    kind: Literal["affine"] = "affine"
+    fixed_ns: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """Of every step."""
+    per_token_ns: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """For each token of the step, prefill and decode alike."""
+    per_seq_ns: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """For each sequence of the step."""
+    per_context_token_ns: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """For each token of context of each sequence, those of this step included."""
+    context_floor_ns: int = Field(default=0, ge=0)
+    """Round the context term down to a multiple of this; 0: don't."""
+
+
+if TYPE_CHECKING:
+    AnyCost = KernelCost | AffineStepCost
+else:
+    AnyCost = _section_of(
+        Annotated[KernelCost | AffineStepCost, Field(discriminator="kind")],
+        ("kernels", "affine"),
+        "kernels",
+    )
+
+
+class Scenario(Section):
+    """A deployment, what its clients send, and the targets it should meet."""
+
+    name: Name
+    """Name of the scenario; by default that of its file."""
+    model: str = Field(min_length=1)
+    """Name in the catalogue, or path of a config.json or its folder, beside this file."""
+    gpu: AnyGpu
+    """Name in the catalogue, or your own GPU by its figures."""
+    engine: Engine = Engine()
+    """Settings of each replica, under the names of `vllm serve`."""
+    kv_cache: AnyAllocator = Paged()
+    """How the KV cache is laid out."""
+    replicas: int = Field(default=1, ge=1)
+    """Equal servers, each with its own GPUs."""
+    routing: AnyRouter = RoundRobin()
+    """Which replica gets a request."""
+    workload: Workload
+    """What the clients send."""
+    slo: dict[Annotated[str, AfterValidator(_is_target)], Seconds] | None = None
+    """Targets such as ttft_p99_s, tpot_mean_s, e2e_p95_s, itl_p99_s, queue_p90_s (at most so many
+    seconds), and max_failed_fraction, by default 0.001."""
+    cost: AnyCost = KernelCost()
+    """How long a step lasts."""
+    price_usd_per_gpu_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Your price of a GPU; null: that of the catalogue, if it knows one."""
+    seed: int = Field(default=0, ge=0, lt=2**64)
+    """Root of all random streams."""
+    warmup_s: Seconds = 0.0
+    """Requests that arrive before it are left out of the latencies."""
+    max_simulated_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Stop here, requests still in the system count as unfinished; null: run until all have left."""
+    oversized_requests: Literal["refuse", "reject"] = "refuse"
+    """Requests that can never be served: refuse the scenario, or reject them on arrival as the
+    server does, and count them."""
+    variants: dict[Name, dict[str, JsonValue]] = Field(default_factory=dict)
+    """Name → what differs from the above; all variants face the same requests."""
+
+    @field_validator("slo")
+    @classmethod
+    def _complete_targets(cls, slo: dict[str, float] | None) -> dict[str, float] | None:
+        if slo is None:
+            return None
+        complete = {"max_failed_fraction": 0.001, **slo}
+        if complete["max_failed_fraction"] > 1:
+            raise ValueError("max_failed_fraction is a share of the requests: at most 1")
+        return complete
