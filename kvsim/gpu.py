@@ -1,4 +1,4 @@
-"""GPUs: a catalogue of public figures, prices with their source, and GPUs that the user describes."""
+"""GPUs: a catalogue of public figures, prices with their source, GPUs that the user describes."""
 
 import csv
 import difflib

@@ -1,0 +1,328 @@
+"""What is left for the KV cache on a GPU: the lines that vLLM logs at start-up, before it starts.
+
+vLLM loads the weights, runs one step of `max_num_batched_tokens` tokens and samples for
+`max_num_seqs` sequences, and gives the KV cache what the peak leaves of
+`gpu_memory_utilization` x the GPU's memory. The same sum is done here from tensor shapes. The
+constants below have a physical meaning; none belongs to one model or one GPU.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from kvsim.defaults import VLLM_VERSION, engine_defaults
+from kvsim.errors import InputError
+from kvsim.gpu import GpuSpec
+from kvsim.model import LayerGroup, ModelSpec, fp8_weights
+from kvsim.units import GIB, KIB, format_bytes
+
+ELEMENT_BYTES = 2  # of activations
+# Part of the nominal memory that CUDA reports, where it isn't known: 0.982 to 0.991 on the GPUs of
+# the catalogue that state it (ECC and the driver keep the rest).
+USABLE_FRACTION = 0.99
+# Tensors of one hidden state per token alive at the forward's peak (input, residual, norm), and
+# while sampling (output, residual): one more prompt token costs 2 x 2 x hidden bytes, exactly,
+# between two recorded servers that differ in max_num_batched_tokens alone.
+HIDDEN_TENSORS_FORWARD = 3
+HIDDEN_TENSORS_SAMPLING = 2
+# Kernels and modules that CUDA loads during the profile run; logged as 0.13 to 0.14 GiB.
+NON_TORCH_BYTES = round(0.13 * GIB)
+# V0 also counted the CUDA context, 0.2 to 0.5 GiB by GPU.
+CONTEXT_BYTES = round(0.25 * GIB)
+# NCCL's channels (a few MiB each, two dozen and more per communicator) and the buffers of vLLM's
+# own all-reduce; 0.3 to 0.7 GiB are seen on servers with 2 to 4 GPUs.
+COMMUNICATION_BYTES = round(0.5 * GIB)
+# A captured kernel keeps its launch parameters on the device.
+CUDA_GRAPH_BYTES_PER_KERNEL = 8 * KIB
+KERNELS_PER_DENSE_LAYER = 12
+KERNELS_PER_MOE_LAYER = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """How a range of vLLM versions fills the GPU."""
+
+    name: str
+    first_version: tuple[int, int]
+    profiles_max_model_len: bool  # no chunked prefill: a whole prompt is one step
+    counts_context: bool
+    counts_cuda_graphs: bool  # inside the budget; older ones capture into what is left beside it
+    null_blocks: int
+    # Bytes alive for each logit at the sampler's peak. With a sort (for top-p): 2 bf16 + 4 fp32
+    # logits, 4 + 8 sorted values and indices, 8 indices put in, 4 + 8 CUB's double buffers = 38.
+    # Fused top-p kernels: 2 bf16 + 4 fp32, 4 masked, 4 probabilities, 4 noise = 18.
+    sampler_bytes_per_logit: int
+
+
+GENERATIONS = (
+    Generation("V0", (0, 0), True, True, False, 0, 38),
+    Generation("V1", (0, 8), False, False, False, 1, 38),
+    Generation("V1, graphs in the budget", (0, 19), False, False, True, 1, 18),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFlags:
+    """The engine's flags that decide how memory is used, by vLLM's names."""
+
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.92
+    block_size: int = 16
+    kv_cache_dtype: str = "auto"
+    enforce_eager: bool = False
+    num_gpu_blocks_override: int | None = None
+    kv_cache_memory_bytes: int | None = None  # per GPU; takes the place of the profile run
+    vllm_version: str = VLLM_VERSION
+
+    @property
+    def generation(self) -> Generation:
+        """How this version fills the GPU."""
+        version = _version(self.vllm_version)
+        return [g for g in GENERATIONS if g.first_version <= version][-1]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Where the memory of one GPU goes; every GPU of a tensor-parallel group is alike."""
+
+    flags: MemoryFlags
+    total_bytes: int  # nominal
+    usable_bytes: int  # what CUDA reports
+    usable_is_known: bool
+    budget_bytes: int  # gpu_memory_utilization of the usable
+    weights_bytes: Mapping[str, int]  # by part of the model, the rotary table included
+    activation_bytes: int
+    cuda_graph_bytes: int
+    non_torch_bytes: int
+    kv_bytes_per_token: int
+    state_bytes_per_sequence: int  # linear attention; taken from the pool
+    kv_cache_bytes: int
+    num_gpu_blocks: int
+    blocks_source: Literal["computed", "num_gpu_blocks_override", "kv_cache_memory_bytes"]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, over all layers."""
+        return self.kv_bytes_per_token * self.flags.block_size
+
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Tokens that the blocks hold, as vLLM logs them."""
+        return self.num_gpu_blocks * self.flags.block_size
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks that requests can take: V1 keeps one back as the null block."""
+        return max(0, self.num_gpu_blocks - self.flags.generation.null_blocks)
+
+    def blocks_per_request(self, length_tokens: int) -> int:
+        """Return the blocks that one request of this length takes."""
+        state = -(-self.state_bytes_per_sequence // self.block_bytes)
+        return -(-length_tokens // self.flags.block_size) + state
+
+    def max_concurrency(self, length_tokens: int) -> float:
+        """Return how many requests of this length fit at once, as vLLM logs it."""
+        return self.num_gpu_blocks / self.blocks_per_request(length_tokens)
+
+    @property
+    def fits(self) -> bool:
+        """Whether one request of `max_model_len` fits the pool, beside the null block."""
+        return self.usable_blocks >= self.blocks_per_request(self.flags.max_model_len)
+
+
+def resolve_flags(model: ModelSpec, gpu: GpuSpec, **given: object) -> MemoryFlags:
+    """Return the flags given, with vLLM's defaults for those that are missing or None."""
+    defaults = engine_defaults(gpu)
+    resolved: dict[str, object] = {
+        name: getattr(defaults, name)
+        for name in MemoryFlags.__dataclass_fields__
+        if hasattr(defaults, name)
+    }
+    resolved["max_model_len"] = model.max_position_embeddings
+    resolved |= {name: value for name, value in given.items() if value is not None}
+    return MemoryFlags(**resolved)  # type: ignore[arg-type]
+
+
+def memory_budget(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:
+    """Split the memory of a GPU into weights, activations, graphs, the rest, and the KV cache.
+
+    Raises:
+        InputError: Flags that vLLM refuses, or a model that doesn't fit: by how much, and what
+            would fit.
+    """
+    _check_flags(model, flags)
+    budget = _split(model, gpu, flags)
+    if not budget.fits:
+        raise InputError(_does_not_fit(model, gpu, budget))
+    return budget
+
+
+def activation_bytes(model: ModelSpec, flags: MemoryFlags) -> int:
+    """Return the activation peak of the profile run: of the forward or of sampling.
+
+    At the forward's peak a step's hidden states are alive beside what the widest layer makes of
+    them; the sampler holds several copies of the logits of `max_num_seqs` sequences.
+    """
+    generation = flags.generation
+    tokens = flags.max_num_batched_tokens
+    if generation.profiles_max_model_len:
+        tokens = max(tokens, flags.max_model_len)
+    hidden = tokens * model.hidden_size * ELEMENT_BYTES
+    widest = max(_layer_width(group, model, flags.tensor_parallel_size) for group in model.layers)
+    forward = HIDDEN_TENSORS_FORWARD * hidden + tokens * widest * ELEMENT_BYTES
+    sequences = min(flags.max_num_seqs, tokens)
+    logits = sequences * model.vocab_size * generation.sampler_bytes_per_logit
+    return max(forward, HIDDEN_TENSORS_SAMPLING * hidden + logits)
+
+
+def cuda_graph_bytes(model: ModelSpec, flags: MemoryFlags) -> int:
+    """Return the memory of the captured CUDA graphs: a piecewise and a full one for each size."""
+    if flags.enforce_eager:
+        return 0
+    kernels = sum(
+        g.count * (KERNELS_PER_MOE_LAYER if g.mlp.kind == "moe" else KERNELS_PER_DENSE_LAYER)
+        for g in model.layers
+    )
+    largest = min(2 * flags.max_num_seqs, 512, flags.max_num_batched_tokens)
+    piecewise = capture_sizes(largest)
+    full = capture_sizes(min(largest, flags.max_num_seqs))
+    return (len(piecewise) + len(full)) * kernels * CUDA_GRAPH_BYTES_PER_KERNEL
+
+
+def capture_sizes(largest: int) -> list[int]:
+    """Return the batch sizes for which vLLM V1 captures a CUDA graph."""
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
+    return [size for size in sizes if size <= largest]
+
+
+def _layer_width(group: LayerGroup, model: ModelSpec, tensor_parallel_size: int) -> int:
+    """Return the elements per token that a layer makes on one GPU, hidden states aside."""
+    attention, mlp = group.attention, group.mlp
+    heads = -(-attention.q_heads // tensor_parallel_size)
+    kv_heads = attention.kv_heads_per_gpu(tensor_parallel_size)
+    queries = heads * (attention.head_dim + attention.v_head_dim)  # and the output
+    in_attention = queries + kv_heads * (attention.head_dim + attention.v_head_dim)
+    size = -(-mlp.intermediate_size // tensor_parallel_size)
+    up = (2 if mlp.gated else 1) * size  # gate and up, then their product beside them
+    if mlp.kind == "moe":  # the buffers of vLLM's fused experts; input and output share the first
+        return max(in_attention, mlp.topk * (max(up, model.hidden_size) + size))
+    return max(in_attention, up + size)
+
+
+def _split(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:
+    generation, tensor_parallel_size = flags.generation, flags.tensor_parallel_size
+    usable = gpu.usable_hbm_bytes or int(gpu.hbm_bytes * USABLE_FRACTION)
+    weights = dict(model.weight_bytes(tensor_parallel_size))
+    weights["rotary_table"] = model.max_position_embeddings * model.rotary_dim * ELEMENT_BYTES
+    non_torch = NON_TORCH_BYTES + (CONTEXT_BYTES if generation.counts_context else 0)
+    non_torch += COMMUNICATION_BYTES if tensor_parallel_size > 1 else 0
+    activation, graphs = activation_bytes(model, flags), cuda_graph_bytes(model, flags)
+    budget = int(usable * flags.gpu_memory_utilization)
+    left = budget - sum(weights.values()) - activation - non_torch
+    left -= graphs if generation.counts_cuda_graphs else 0
+    per_token = model.kv_bytes_per_token(tensor_parallel_size, flags.kv_cache_dtype)
+    block = per_token * flags.block_size
+    source: Literal["computed", "num_gpu_blocks_override", "kv_cache_memory_bytes"] = "computed"
+    if flags.num_gpu_blocks_override is not None:
+        left, source = flags.num_gpu_blocks_override * block, "num_gpu_blocks_override"
+    elif flags.kv_cache_memory_bytes is not None:
+        left, source = flags.kv_cache_memory_bytes, "kv_cache_memory_bytes"
+    return MemoryBudget(
+        flags=flags,
+        total_bytes=gpu.hbm_bytes,
+        usable_bytes=usable,
+        usable_is_known=gpu.usable_hbm_bytes is not None,
+        budget_bytes=budget,
+        weights_bytes=weights,
+        activation_bytes=activation,
+        cuda_graph_bytes=graphs,
+        non_torch_bytes=non_torch,
+        kv_bytes_per_token=per_token,
+        state_bytes_per_sequence=model.state_bytes_per_sequence(tensor_parallel_size),
+        kv_cache_bytes=left,
+        num_gpu_blocks=max(0, left // block),
+        blocks_source=source,
+    )
+
+
+def _check_flags(model: ModelSpec, flags: MemoryFlags) -> None:
+    counts = ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "tensor_parallel_size")
+    counts += ("block_size", "num_gpu_blocks_override", "kv_cache_memory_bytes")
+    values = {name: getattr(flags, name) for name in counts}
+    problems = [
+        f"{name} must be at least 1, not {value}"
+        for name, value in values.items()
+        if value is not None and value < 1
+    ]
+    if not 0 < flags.gpu_memory_utilization <= 1:
+        problems.append(
+            "gpu_memory_utilization must be above 0 and at most 1, "
+            f"not {flags.gpu_memory_utilization}"
+        )
+    if flags.max_model_len > model.max_position_embeddings:
+        problems.append(
+            f"max_model_len {flags.max_model_len} is more than the "
+            f"{model.max_position_embeddings} positions of {model.name}"
+        )
+    if problems:
+        raise InputError(*problems)
+
+
+def _does_not_fit(model: ModelSpec, gpu: GpuSpec, budget: MemoryBudget) -> str:
+    flags = budget.flags
+    null = flags.generation.null_blocks
+    needed = (budget.blocks_per_request(flags.max_model_len) + null) * budget.block_bytes
+    text = (
+        f"{model.name} does not fit {gpu.name} at tensor_parallel_size "
+        f"{flags.tensor_parallel_size}: one request of {flags.max_model_len} tokens takes "
+        f"{format_bytes(needed)} of KV cache, {format_bytes(max(0, budget.kv_cache_bytes))} is "
+        f"left; {format_bytes(needed - budget.kv_cache_bytes)} are missing"
+    )
+    options = what_would_fit(model, gpu, flags)
+    return f"{text}. What would fit: {'; '.join(options) or 'nothing that was tried'}"
+
+
+def what_would_fit(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> list[str]:
+    """Return changes of which each alone makes the model fit, computed one by one."""
+    options = []
+    size = _next_tensor_parallel_size(model, gpu, flags)
+    if size:
+        options.append(f"tensor_parallel_size {size}")
+    if model.quantization is None:
+        smaller = replace(model, quantization=fp8_weights())
+        if _split(smaller, gpu, flags).fits:
+            options.append("fp8 weights")
+    fp8_cache = replace(flags, kv_cache_dtype="fp8")
+    if model.kv_cache_dtype(flags.kv_cache_dtype) != "fp8" and _split(model, gpu, fp8_cache).fits:
+        options.append("kv_cache_dtype fp8")
+    length = _longest_that_fits(_split(model, gpu, flags))
+    if length:
+        options.append(f"max_model_len {length}")
+    return options
+
+
+def _next_tensor_parallel_size(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> int | None:
+    for size in (2, 4, 8, 16):
+        larger = replace(flags, tensor_parallel_size=size)
+        try:
+            if size > flags.tensor_parallel_size and _split(model, gpu, larger).fits:
+                return size
+        except InputError:  # the heads can't be divided so
+            continue
+    return None
+
+
+def _longest_that_fits(budget: MemoryBudget) -> int:
+    """Return the longest `max_model_len` for which the pool is enough, 0 if none is."""
+    for_tokens = budget.usable_blocks - budget.blocks_per_request(0)
+    return max(0, for_tokens) * budget.flags.block_size
+
+
+def _version(text: str) -> tuple[int, int]:
+    parts = text.split(".")
+    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        raise InputError(f"vllm_version '{text}' is not a version such as {VLLM_VERSION}")
+    return int(parts[0]), int(parts[1])
