@@ -24,7 +24,7 @@ _LATENCY_TEXTS = {
     "itl": (
         "ITL",
         "the gaps: n of d for a step of duration d with n decoding sequences, "
-        "and one longer gap around each interruption of a preempted or stalled request",
+        "and one longer gap around each preemption",
         "Inter-token latency: one gap between two tokens of a sequence, of all sequences together",
     ),
     "e2e": ("E2E", "finish − arrival", "End-to-end latency of finished requests"),

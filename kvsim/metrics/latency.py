@@ -12,7 +12,6 @@ from kvsim.units import NS_PER_S
 
 FINISHED = OUTCOMES.index("finished")
 _RESUMED = EVENT_KINDS.index("resumed")
-_STALLED = EVENT_KINDS.index("stalled")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,31 +79,14 @@ def token_gaps(
     """Return the gaps between tokens in seconds, and how many there are of each.
 
     A step of duration d with n decoding sequences is n gaps of d. The chunk that computes a
-    preempted request again is no decode row, so the event `resumed` adds that one longer gap;
-    a request that decodes again after it missed steps is one, so the event `stalled` replaces
-    a gap of its step.
+    preempted request again is no decode row, so the event `resumed` adds that one longer gap.
     """
-    resumed, stalled = events["event"] == _RESUMED, events["event"] == _STALLED
-    regular = steps["decode_seqs"]
-    if stalled.any():
-        regular = regular.copy()
-        np.subtract.at(regular, _rows_of_steps(steps, events, stalled), 1)
     after = steps["start_ns"] >= warmup_ns
-    interrupted = (resumed | stalled) & (events["time_ns"] >= warmup_ns)
-    long_ns = events["gap_ns"][interrupted]
+    resumed = (events["event"] == _RESUMED) & (events["time_ns"] >= warmup_ns)
+    long_ns = events["gap_ns"][resumed]
     gaps_ns = np.concatenate((steps["duration_ns"][after], long_ns))
-    counts = np.concatenate((regular[after], np.ones(len(long_ns), dtype=np.int64)))
-    return gaps_ns / NS_PER_S, counts
-
-
-def _rows_of_steps(steps: Columns, events: Columns, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the row of the step in which each chosen event happened."""
-    width = steps["step"].max() + 1
-    keys = steps["replica"] * width + steps["step"]
-    order = np.argsort(keys, kind="stable")
-    wanted = (events["replica"] * width + events["step"])[chosen]
-    rows: NDArray[np.int64] = order[np.searchsorted(keys, wanted, sorter=order)]
-    return rows
+    ones = np.ones(len(long_ns), dtype=np.int64)
+    return gaps_ns / NS_PER_S, np.concatenate((steps["decode_seqs"][after], ones))
 
 
 def latency_samples(

@@ -36,21 +36,6 @@ def test_requests_of_the_warm_up_are_left_out(small_run):
     assert len(latency_samples(*small_run, warmup_ns=9 * SECOND)["itl"]) == 0
 
 
-def test_a_stall_replaces_a_gap_of_its_own_replicas_step(table):
-    steps = table(
-        "steps",
-        [
-            {"replica": 1, "step": 0, "duration_ns": 1 * SECOND, "decode_seqs": 2},
-            {"replica": 0, "step": 0, "duration_ns": 5 * SECOND, "decode_seqs": 2},
-            {"replica": 1, "step": 1, "duration_ns": 2 * SECOND, "decode_seqs": 3},
-        ],
-    )
-    stall = {"replica": 1, "step": 1, "event": "stalled", "gap_ns": 7 * SECOND}
-    gaps_s, counts = token_gaps(steps, table("events", [stall, stall]))
-    assert np.repeat(gaps_s, counts).tolist() == [1, 1, 5, 5, 2, 7, 7]
-    assert steps["decode_seqs"].tolist() == [2, 2, 3]
-
-
 def test_other_events_are_no_gaps(table):
     steps = table("steps", [{"duration_ns": SECOND, "decode_seqs": 1}])
     events = table("events", [{"event": "compacted", "gap_ns": 9}, {"event": "preempted"}])
