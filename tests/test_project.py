@@ -246,15 +246,15 @@ def test_scenarios_begin_with_the_question_they_answer():
 # Units stand in names
 
 UNIT_SUFFIXES = (
-    "_ns", "_us", "_ms", "_s", "_per_s", "_bytes", "_bytes_per_s", "_tokens", "_blocks", "_seqs",
-    "_pairs", "_flop", "_flop_per_s", "_usd_per_h", "_fraction", "_percent",
+    "_ns", "_s", "_bytes", "_tokens", "_blocks", "_seqs", "_pairs", "_fraction",
+    "_usd_per_gpu_hour",
 )  # fmt: skip
 
 # Counts, numbers and ratios: no unit.
 DIMENSIONLESS = {
     "request", "group", "replica", "step", "preemptions",  # columns that number or count
-    "seed", "replicas", "n", "shape", "burstiness", "sigma", "scale", "time_scale", "watermark",
-    "tensor_parallel_size", "num_requests", "rate_scale", "prompt_cv", "output_cv", "sm_count",
+    "seed", "replicas", "tensor_parallel_size", "num_requests", "n", "sm_count",
+    "rate_scale", "burstiness", "prompt_cv", "output_cv", "watermark",
 }  # fmt: skip
 
 # vLLM's own names, which users know: tokens, sequences and blocks are told by its documentation.
@@ -306,13 +306,20 @@ def test_numbers_are_recognized(annotation, expected):
     assert is_number(annotation) == expected
 
 
-def test_numbers_of_scenarios_carry_their_unit_in_their_name():
-    models = scenario_models()
-    assert models
-    nameless = [
-        f"{model.__module__}.{model.__name__}.{name}"
-        for model in models
+def scenario_numbers() -> dict[str, str]:
+    """Return the fields that hold numbers: module, class and name → name."""
+    return {
+        f"{model.__module__}.{model.__name__}.{name}": name
+        for model in scenario_models()
         for name, field in model.model_fields.items()
-        if is_number(field.annotation) and not has_unit(name)
-    ]
-    assert not nameless
+        if is_number(field.annotation)
+    }
+
+
+def test_numbers_of_scenarios_carry_their_unit_in_their_name():
+    assert not [place for place, name in scenario_numbers().items() if not has_unit(name)]
+
+
+def test_every_name_without_unit_is_in_use():
+    columns = {column.name for columns in TABLES.values() for column in columns}
+    assert columns | set(scenario_numbers().values()) >= DIMENSIONLESS | VLLM_NAMES
