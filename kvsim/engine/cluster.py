@@ -18,6 +18,7 @@ from kvsim.engine.recorder import Recorder, Sink
 from kvsim.engine.replica import Replica
 from kvsim.engine.request import Request, RequestView
 from kvsim.engine.routers import Router
+from kvsim.engine.schedulers import Scheduler
 from kvsim.engine.schedulers.vllm import VllmScheduler
 from kvsim.tables import EVENT_KINDS, OUTCOMES
 from kvsim.workload.requests import NO_LIMIT, RequestTable
@@ -29,6 +30,7 @@ REJECTION = EVENT_KINDS.index("rejected")
 ROWS_AT_A_TIME = 8192
 
 Progress = Callable[[int, int], None]  # simulated ns, requests that have left
+BuildScheduler = Callable[[EngineConfig, KVAllocator, deque[Request]], Scheduler]
 BuildAllocator = Callable[[Callable[[RequestView], int]], KVAllocator]
 
 
@@ -42,6 +44,7 @@ class Fleet:
     build_allocator: BuildAllocator
     cost: StepCost
     copy_ns_per_token: float = 0.0
+    build_scheduler: BuildScheduler = VllmScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Cluster:
         return Replica(
             index,
             self._clock,
-            VllmScheduler(self._fleet.config, allocator, waiting),
+            self._fleet.build_scheduler(self._fleet.config, allocator, waiting),
             self._fleet.cost,
             self._recorder,
             self._answers_tokens,

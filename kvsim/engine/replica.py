@@ -15,7 +15,6 @@ from kvsim.tables import EVENT_KINDS
 
 PREEMPTED = EVENT_KINDS.index("preempted")
 RESUMED = EVENT_KINDS.index("resumed")
-STALLED = EVENT_KINDS.index("stalled")
 COMPACTED = EVENT_KINDS.index("compacted")
 
 
@@ -50,7 +49,6 @@ class Replica:
         self._answers_tokens = answers_tokens
         self._leave = leave
         self._ending: dict[int, list[Request]] = {}  # decoding requests by their last step
-        self._stalled: dict[int, Request] = {}  # decoding requests that missed the last step
         self._growth_tokens = self.allocator.growth_tokens
         self._copy_ns_per_token = copy_ns_per_token
         self._wakeup: Event | None = None
@@ -94,8 +92,6 @@ class Replica:
         """Account for a scheduled step, record it, and return its duration in ns."""
         if plan.preempted:
             self._note_preempted(plan)
-        if plan.stalled:
-            self._note_stalls(plan)
         chunks_ns, chunk_tokens, chunk_kv_tokens, pairs = 0.0, 0, 0, 0
         for request in plan.chunks:
             new, prefix = request.chunk_tokens, request.computed_tokens
@@ -164,30 +160,13 @@ class Replica:
 
     def _note_preempted(self, plan: Plan) -> None:
         for request in plan.preempted:
-            if request.finish_step >= 0:  # it was decoding, unless a stall came before
-                if self._stalled.pop(request.number, None) is None:
-                    request.last_token_ns = self._clock.now
+            if request.finish_step >= 0:  # it was decoding: its last token came just now
+                request.last_token_ns = self._clock.now
                 self._ending[request.finish_step].remove(request)
                 request.finish_step = -1
             self._disown(request)
             self._event(PREEMPTED, request.number, request.computed_tokens)
             request.computed_tokens = 0
-
-    def _note_stalls(self, plan: Plan) -> None:
-        """Let the requests that miss this step end one step later."""
-        for request in plan.stalled:
-            self._ending[request.finish_step].remove(request)
-            self._end_at(request, request.finish_step + 1)
-            if request.number not in self._stalled:
-                self._stalled[request.number] = request
-                request.last_token_ns = self._clock.now
-
-    def _note_long_gaps(self, plan: Plan) -> None:
-        """Record the gap of each request that decodes again after a stall."""
-        for request in list(self._stalled.values()):
-            if request not in plan.stalled:
-                del self._stalled[request.number]
-                self._event(STALLED, request.number, 1, self._clock.now - request.last_token_ns)
 
     def _end_at(self, request: Request, step: int) -> None:
         request.finish_step = step
@@ -210,8 +189,6 @@ class Replica:
         ended = self._ending.pop(self.step, None)
         if plan.chunks:
             ended = (ended or []) + self._complete_chunks(plan)
-        if self._stalled:
-            self._note_long_gaps(plan)
         if ended:
             if len(ended) > 1:
                 ended.sort(key=lambda request: request.rank)

@@ -88,6 +88,7 @@ class Request:
     def start_decoding(self, step: int) -> None:
         """Begin to decode in `step`, with all known tokens computed and one more just sampled."""
         self.decoding = True
+        self.chunk_tokens = 0
         self.offset = self.known_tokens - step
 
     def stop_decoding(self, step: int) -> None:

@@ -18,7 +18,6 @@ class Plan:
         "grown",
         "head_lacks",
         "preempted",
-        "stalled",
     )
 
     def __init__(self) -> None:
@@ -26,7 +25,6 @@ class Plan:
         self.admitted: Sequence[Request] = ()  # those of them that were waiting before
         self.grown: Sequence[Request] = ()  # decoding, given room for a further block
         self.preempted: Sequence[Request] = ()  # in order of preemption
-        self.stalled: Sequence[Request] = ()  # decoding, but left out for lack of token budget
         self.decode_seqs = 0
         self.decode_kv_tokens = 0  # context of the decoding sequences, new tokens included
         self.head_lacks = 0  # index into `tables.HEAD_LACKS`

@@ -57,18 +57,14 @@ class VllmScheduler:
     def schedule(self, step: int) -> Plan:
         """Decide what step number `step` computes, and take the KV slots for it."""
         plan = self._plan
-        plan.chunks = plan.admitted = plan.grown = plan.preempted = plan.stalled = ()
+        plan.chunks = plan.admitted = plan.grown = plan.preempted = ()
         plan.head_lacks = 0
         if self.prefilling:
             self._schedule_chunks(step, plan)
         elif self._growth_tokens and (due := self._due[step % self._growth_tokens]):
             self._grow(step, plan, [due[rank] for rank in sorted(due)])
-        stalled = plan.stalled
-        plan.decode_seqs = decode_seqs = self.decode_seqs - len(stalled)
-        plan.decode_kv_tokens = self.decode_context_tokens + decode_seqs
-        if stalled:
-            # Their offset already counts this step as missed.
-            plan.decode_kv_tokens -= sum(step + 1 + request.offset for request in stalled)
+        plan.decode_seqs = self.decode_seqs
+        plan.decode_kv_tokens = self.decode_context_tokens + self.decode_seqs
         if self.waiting:
             if plan.preempted:
                 plan.head_lacks = PREEMPTING  # R6: a call that preempted admits nobody
@@ -119,55 +115,28 @@ class VllmScheduler:
 
     def _schedule_chunks(self, step: int, plan: Plan) -> None:
         """Schedule the running requests when some of them still prefill."""
-        self._share_budget(plan)
+        self._share_budget()
         needing = [request for request in self.prefilling if request.chunk_tokens]
         if self._growth_tokens:
-            due = self._due[step % self._growth_tokens].values()
-            needing += [request for request in due if request not in plan.stalled]
+            needing += self._due[step % self._growth_tokens].values()
             needing.sort(key=lambda request: request.rank)
         self._grow(step, plan, needing)
-        for request in plan.stalled:
-            self._postpone(request)
         plan.chunks = [request for request in self.prefilling if request.chunk_tokens]
         plan.grown = [request for request in plan.grown if request.decoding]
 
-    def _share_budget(self, plan: Plan) -> None:
-        """Set `chunk_tokens` of the prefilling requests; decodes ahead come first (R1, R2)."""
+    def _share_budget(self) -> None:
+        """Set `chunk_tokens` of the prefilling requests (R1, R2).
+
+        A decoding request never goes short, wherever it stands: when it was admitted, budget was
+        left behind all requests ahead of it, and what these ask for in a step never grows. So
+        decodes come off the budget first, and only the last prompt is ever cut.
+        """
         cap_tokens = self._chunk_cap_tokens()
         budget_tokens = self.config.max_num_batched_tokens - self.decode_seqs
-        wanted_tokens = 0
         for request in self.prefilling:
             left_tokens = request.known_tokens - request.computed_tokens
-            request.chunk_tokens = min(left_tokens, cap_tokens)
-            wanted_tokens += request.chunk_tokens
-        if wanted_tokens <= budget_tokens:
-            return
-        if not self._decodes_lead():
-            self._share_budget_in_order(plan)
-            return
-        for request in self.prefilling:
-            request.chunk_tokens = min(request.chunk_tokens, budget_tokens)
+            request.chunk_tokens = min(left_tokens, cap_tokens, budget_tokens)
             budget_tokens -= request.chunk_tokens
-
-    def _decodes_lead(self) -> bool:
-        """Tell whether all decoding requests were admitted before the first prefilling one."""
-        ranks = reversed(self.running)
-        return all(next(ranks) == request.rank for request in reversed(self.prefilling))
-
-    def _share_budget_in_order(self, plan: Plan) -> None:
-        """Walk the running requests when the budget ends among them: rare, and costs the batch."""
-        budget_tokens = self.config.max_num_batched_tokens
-        stalled = []
-        for request in self.running.values():
-            if request.decoding:
-                if budget_tokens:
-                    budget_tokens -= 1
-                else:
-                    stalled.append(request)
-            else:
-                request.chunk_tokens = min(request.chunk_tokens, budget_tokens)
-                budget_tokens -= request.chunk_tokens
-        plan.stalled = stalled
 
     def _chunk_cap_tokens(self) -> int:
         """Return the most tokens of one prompt in a step (R4): no cap for the only request."""
@@ -186,7 +155,6 @@ class VllmScheduler:
         request.recomputed_tokens += request.computed_tokens
         request.chunk_tokens = 0
         self.waiting.appendleft(request)
-        plan.stalled = [other for other in plan.stalled if other is not request]
         plan.preempted = [*plan.preempted, request]
 
     def _leave(self, request: Request, step: int) -> None:
@@ -198,12 +166,6 @@ class VllmScheduler:
             self.decode_context_tokens -= request.computed_tokens
         else:
             self.prefilling.remove(request)
-
-    def _postpone(self, request: Request) -> None:
-        """Let a stalled request miss a step, as if it had started to decode one step later."""
-        self._unfile(request)
-        request.offset -= 1
-        self._file(request)
 
     def _file(self, request: Request) -> None:
         if self._growth_tokens:

@@ -1,0 +1,110 @@
+"""Runs a cluster in memory, and lets tests look at every plan it made."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvsim.cost import StepCost
+from kvsim.engine.allocators import PoolShape
+from kvsim.engine.allocators.paged import Paged
+from kvsim.engine.cluster import Cluster, Fleet, RunTotals
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.request import Request
+from kvsim.engine.routers.round_robin import RoundRobin
+from kvsim.engine.schedulers import Plan
+from kvsim.engine.schedulers.vllm import VllmScheduler
+from kvsim.policy import Policy
+from kvsim.tables import TABLES
+from kvsim.workload.requests import RequestTable
+
+
+@dataclass
+class Trace:
+    """Tables by name and column, and for each step (scheduled, preempted) as request numbers."""
+
+    tables: dict[str, dict[str, np.ndarray]]
+    totals: RunTotals
+    plans: list[tuple[list[tuple[int, int, int]], list[int]]] = field(default_factory=list)
+
+
+class SpyScheduler(VllmScheduler):
+    """The production scheduler, with a note of each plan: [(request, tokens, computed before)]."""
+
+    def __init__(
+        self, config: EngineConfig, allocator: object, waiting: deque[Request], notes: list
+    ) -> None:
+        super().__init__(config, allocator, waiting)
+        self._notes = notes
+
+    def schedule(self, step: int) -> Plan:
+        plan = super().schedule(step)
+        scheduled = [
+            (request.number, 1, step + request.offset)
+            if request.decoding
+            else (request.number, request.chunk_tokens, request.computed_tokens)
+            for request in self.running.values()
+            if request.decoding or request.chunk_tokens
+        ]
+        self._notes.append((scheduled, [request.number for request in plan.preempted]))
+        return plan
+
+
+def request_table(rows: list[tuple[int, int, int, int]], horizon_ns: int = 0) -> RequestTable:
+    """Build a table from rows (arrival ns, prompt, output, max_tokens or 0)."""
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    arrival, prompt, output, limit = (np.ascontiguousarray(column) for column in columns)
+    return RequestTable(arrival, prompt, output, limit, np.arange(len(rows)), horizon_ns)
+
+
+def run(
+    requests: RequestTable,
+    config: EngineConfig,
+    cost: StepCost,
+    layout: Policy | None = None,
+    replicas: int = 1,
+    routing: Policy | None = None,
+    until_ns: int | None = None,
+    spy: bool = False,
+) -> Trace:
+    """Run a cluster and collect everything it records."""
+    layout = layout or Paged()
+    shape = (config.num_gpu_blocks, config.block_size, config.max_model_len, config.watermark)
+    chunks: dict[str, list[np.ndarray]] = {name: [] for name in TABLES}
+    notes: list = []
+
+    def build_scheduler(config, allocator, waiting):
+        if spy:
+            return SpyScheduler(config, allocator, waiting, notes)
+        return VllmScheduler(config, allocator, waiting)
+
+    fleet = Fleet(
+        config,
+        replicas,
+        (routing or RoundRobin()).build(),
+        lambda oracle: layout.build(PoolShape(*shape, oracle)),
+        cost,
+        build_scheduler=build_scheduler,
+    )
+    totals = Cluster(requests, fleet, lambda name, rows: chunks[name].append(rows)).run(until_ns)
+    tables = {}
+    for name, columns in TABLES.items():
+        rows = np.concatenate([np.zeros((0, len(columns)), dtype=np.int64), *chunks[name]])
+        tables[name] = {column.name: rows[:, index] for index, column in enumerate(columns)}
+    return Trace(tables, totals, notes)
+
+
+class LinearCost:
+    """A step of `fixed + tokens + context` costs in integer nanoseconds: exact to compare."""
+
+    def __init__(self, fixed_ns: int = 1, token_ns: int = 0, context_ns: int = 0) -> None:
+        self.fixed_ns, self.token_ns, self.context_ns = fixed_ns, token_ns, context_ns
+
+    def chunk_ns(self, new_tokens: int, prefix_tokens: int) -> float:
+        return float((new_tokens + prefix_tokens) * self.context_ns)
+
+    def step_ns(
+        self, tokens: int, seqs: int, decode_seqs: int, decode_kv_tokens: int, chunks_ns: float
+    ) -> int:
+        context_ns = decode_kv_tokens * self.context_ns + int(chunks_ns)
+        return self.fixed_ns + tokens * self.token_ns + context_ns

@@ -1,0 +1,206 @@
+"""A plain, slow engine: no SimPy, no calendars, every running request touched in every step.
+
+It says in the most direct way what one replica must do; the production loop has to give the same
+timestamps and decisions, bit for bit. Pools are the production allocators, asked token by token.
+"""
+
+from dataclasses import dataclass, field
+
+from kvsim.cost import StepCost
+from kvsim.engine.allocators import KVAllocator, Shortage
+from kvsim.engine.config import EngineConfig
+
+WAITING_FOR = {Shortage.MEMORY: "kv_blocks", Shortage.HOLE: "hole"}
+
+
+@dataclass
+class Job:
+    number: int
+    arrival_ns: int
+    prompt_tokens: int
+    max_tokens: int
+    answer_tokens: int
+    computed: int = 0
+    slots: int = 0  # asked of the allocator so far
+    token_times_ns: list[int] = field(default_factory=list)
+    admitted_ns: int = -1
+    preemptions: int = 0
+    recomputed: int = 0
+    target: int = 0  # tokens to compute as prompt: after a preemption its answer so far as well
+
+    def __post_init__(self) -> None:
+        self.target = self.prompt_tokens
+
+    @property
+    def generated_tokens(self) -> int:
+        return len(self.token_times_ns)
+
+    @property
+    def known(self) -> int:
+        return self.prompt_tokens + len(self.token_times_ns)
+
+
+@dataclass
+class Step:
+    start_ns: int
+    duration_ns: int
+    scheduled: list[tuple[int, int, int]]
+    preempted: list[int]
+    running: int
+    waiting: int
+    head_lacks: str
+    held: int
+    inside: int
+    taken: int
+    rounding: int
+    holes: int
+    free: int
+
+
+class ReferenceEngine:
+    def __init__(self, config: EngineConfig, pool: KVAllocator, cost: StepCost) -> None:
+        self.config, self.pool, self.cost = config, pool, cost
+        self.waiting: list[Job] = []
+        self.running: list[Job] = []
+        self.steps: list[Step] = []
+
+    def run(self, jobs: list[Job]) -> list[Step]:
+        now, to_come = 0, list(jobs)
+        while to_come or self.waiting or self.running:
+            if not (self.waiting or self.running):
+                now = max(now, to_come[0].arrival_ns)
+            while to_come and to_come[0].arrival_ns <= now:
+                self.waiting.append(to_come.pop(0))
+            now = self._step(now)
+        return self.steps
+
+    def _step(self, now: int) -> int:
+        config = self.config
+        budget = config.max_num_batched_tokens
+        cap = budget
+        if config.long_prefill_token_threshold and len(self.running) + len(self.waiting) > 1:
+            cap = config.long_prefill_token_threshold
+        plan: list[tuple[Job, int]] = []
+        preempted: list[Job] = []
+        index = 0
+        while index < len(self.running):
+            job = self.running[index]
+            tokens = min(job.known - job.computed, cap, budget)
+            if tokens == 0:
+                index += 1
+                continue
+            while not self._room(job, job.computed + tokens):
+                victim = self.running.pop()
+                self._preempt(victim)
+                preempted.append(victim)
+                if victim is job:
+                    break
+            if job in preempted:
+                break
+            plan.append((job, tokens))
+            budget -= tokens
+            index += 1
+        lacks = "nothing"
+        while self.waiting:
+            if preempted:
+                lacks = "preempting"
+                break
+            if len(self.running) == config.max_num_seqs:
+                lacks = "sequence_slot"
+                break
+            job = self.waiting[0]
+            tokens = min(job.known, cap)
+            if tokens > budget and not config.enable_chunked_prefill:
+                tokens = 0
+            tokens = min(tokens, budget)
+            if tokens == 0:
+                lacks = "token_budget"
+                break
+            need = job.known if config.scheduler_reserve_full_isl else tokens
+            shortage = self.pool.shortage(job, need, idle=not self.running)
+            if shortage:
+                lacks = WAITING_FOR[shortage]
+                break
+            self.waiting.pop(0)
+            assert self.pool.allocate(job, job.number, tokens)
+            job.slots = tokens
+            if job.admitted_ns < 0:
+                job.admitted_ns = now
+            self.running.append(job)
+            plan.append((job, tokens))
+            budget -= tokens
+        return self._execute(now, plan, preempted, lacks)
+
+    def _room(self, job: Job, slots: int) -> bool:
+        while job.slots < slots:
+            if not self.pool.append(job.number, 1):
+                return False
+            job.slots += 1
+        return True
+
+    def _preempt(self, job: Job) -> None:
+        self.pool.free(job.number)
+        job.preemptions += 1
+        job.recomputed += job.computed
+        job.computed = job.slots = 0
+        job.target = job.known
+        self.waiting.insert(0, job)
+
+    def _execute(
+        self, now: int, plan: list[tuple[Job, int]], preempted: list[Job], lacks: str
+    ) -> int:
+        decodes = [job for job, _ in plan if job.computed >= job.target]
+        chunks = [(job, tokens) for job, tokens in plan if job not in decodes]
+        chunks_ns = 0.0
+        for job, tokens in chunks:
+            chunks_ns += self.cost.chunk_ns(tokens, job.computed)
+        duration = self.cost.step_ns(
+            sum(tokens for _, tokens in plan),
+            len(plan),
+            len(decodes),
+            sum(job.computed + 1 for job in decodes),
+            chunks_ns,
+        )
+        scheduled = [(job.number, tokens, job.computed) for job, tokens in plan]
+        for job, tokens in plan:
+            job.computed += tokens
+        self._record(now, duration, scheduled, preempted, lacks)
+        now += duration
+        for job, _ in plan:
+            if job.computed == job.known:
+                job.token_times_ns.append(now)
+                if job.generated_tokens == job.answer_tokens:
+                    self.pool.free(job.number)
+                    self.running.remove(job)
+        return now
+
+    def _record(
+        self,
+        now: int,
+        duration: int,
+        scheduled: list[tuple[int, int, int]],
+        preempted: list[Job],
+        lacks: str,
+    ) -> None:
+        pool = self.pool
+        inside = 0
+        for job in self.running:
+            final = job.prompt_tokens + job.answer_tokens - 1
+            inside += max(0, pool.slots_tokens(job.number) - final)
+        self.steps.append(
+            Step(
+                now,
+                duration,
+                scheduled,
+                [job.number for job in preempted],
+                len(self.running),
+                len(self.waiting),
+                lacks,
+                sum(job.computed for job in self.running),
+                inside,
+                pool.taken_tokens,
+                pool.rounding_tokens,
+                pool.holes_tokens,
+                pool.free_tokens,
+            )
+        )

@@ -1,0 +1,141 @@
+"""The step loop that touches only what changes equals the plain one, bit for bit."""
+
+import numpy as np
+import pytest
+
+from kvsim.engine.allocators import PoolShape
+from kvsim.engine.allocators.contiguous import Contiguous
+from kvsim.engine.allocators.paged import Paged
+from kvsim.engine.config import EngineConfig
+from kvsim.tables import EVENT_KINDS, HEAD_LACKS
+from tests.engine.harness import LinearCost, request_table, run
+from tests.engine.reference import Job, ReferenceEngine
+
+SCENARIOS = 400
+RESUMED = EVENT_KINDS.index("resumed")
+LAYOUTS = [
+    Paged(),
+    Paged(null_block=False),
+    Contiguous(),
+    Contiguous(reservation="max_tokens", placement="best_fit"),
+    Contiguous(reservation="oracle_pow2", placement="buddy"),
+    Contiguous(reservation="oracle", placement="first_fit"),
+]
+
+
+def random_scenario(seed):
+    """Return (requests, config, cost, layout): small, short of memory, slots, budget by turns."""
+    rng = np.random.default_rng(seed)
+    layout = LAYOUTS[int(rng.integers(len(LAYOUTS)))]
+    block_size = int(rng.choice([1, 4, 16]))
+    max_model_len = int(rng.integers(40, 200))
+    enable_chunked_prefill = bool(rng.random() < 0.85)
+    max_num_seqs = int(rng.choice([1, 3, 8, 24]))
+    budget = int(rng.integers(max_num_seqs, 80)) if enable_chunked_prefill else max_model_len
+    config = EngineConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max(budget, max_num_seqs),
+        max_model_len=max_model_len,
+        num_gpu_blocks=int(max_model_len * rng.uniform(1.2, 4) / block_size) + 2,
+        block_size=block_size,
+        enable_chunked_prefill=enable_chunked_prefill,
+        long_prefill_token_threshold=int(rng.choice([0, 0, 7, 20])),
+        scheduler_reserve_full_isl=bool(rng.random() < 0.7),
+        watermark=float(rng.choice([0.0, 0.0, 0.05])),
+    )
+    count = int(rng.integers(5, 60))
+    arrivals = np.sort(rng.integers(0, count * int(rng.choice([1, 200, 2000])), count))
+    prompts = rng.integers(1, max_model_len, count)
+    outputs = rng.integers(1, int(rng.choice([3, 60, 150])), count)
+    limits = np.where(rng.random(count) < 0.5, 0, outputs + rng.integers(-2, 20, count).clip(0))
+    rows = np.stack([arrivals, prompts, outputs, limits], axis=1)
+    cost = LinearCost(int(rng.integers(1, 50)), int(rng.integers(0, 5)), int(rng.integers(0, 3)))
+    return request_table([tuple(map(int, row)) for row in rows]), config, cost, layout
+
+
+def reference(requests, config, cost, layout):
+    jobs, answers = [], {}
+    for number, (arrival, prompt, output, limit) in enumerate(
+        zip(
+            requests.arrival_ns.tolist(),
+            requests.prompt_tokens.tolist(),
+            requests.output_tokens.tolist(),
+            requests.max_tokens.tolist(),
+            strict=True,
+        )
+    ):
+        room = config.max_model_len - prompt
+        max_tokens = min(limit or room, room)
+        answers[number] = min(output, max_tokens)
+        jobs.append(Job(number, arrival, prompt, max_tokens, answers[number]))
+    shape = PoolShape(
+        config.num_gpu_blocks,
+        config.block_size,
+        config.max_model_len,
+        config.watermark,
+        lambda job: answers[job.number],
+    )
+    pool = layout.build(shape)
+    served = [job for job in jobs if pool.can_ever_fit(job)]
+    return ReferenceEngine(config, pool, cost).run(served), jobs
+
+
+def gaps_from_tables(trace):
+    """Expand the gaps between tokens as the metrics define them, sorted."""
+    steps, events = trace.tables["steps"], trace.tables["events"]
+    gaps = np.repeat(steps["duration_ns"], steps["decode_seqs"]).tolist()
+    return sorted(gaps + events["gap_ns"][events["event"] == RESUMED].tolist())
+
+
+@pytest.mark.parametrize("group", range(20))
+def test_production_equals_reference(group):
+    for seed in range(group * SCENARIOS // 20, (group + 1) * SCENARIOS // 20):
+        compare(seed)
+
+
+def compare(seed):
+    requests, config, cost, layout = random_scenario(seed)
+    trace = run(requests, config, cost, layout, spy=True)
+    expected, jobs = reference(requests, config, cost, layout)
+    steps = trace.tables["steps"]
+
+    assert len(trace.plans) == len(expected), seed
+    for index, step in enumerate(expected):
+        row = {name: int(column[index]) for name, column in steps.items()}
+        scheduled, preempted = trace.plans[index]
+        assert scheduled == step.scheduled, (seed, index)
+        assert preempted == step.preempted, (seed, index)
+        assert (row["start_ns"], row["duration_ns"]) == (step.start_ns, step.duration_ns), seed
+        assert (row["running_seqs"], row["waiting_seqs"]) == (step.running, step.waiting), seed
+        assert HEAD_LACKS[row["head_lacks"]] == step.head_lacks, (seed, index)
+        assert row["kv_held_tokens"] == step.held, (seed, index)
+        assert row["kv_inside_tokens"] == step.inside, (seed, index)
+        assert row["kv_to_come_tokens"] == step.taken - step.held - step.inside, (seed, index)
+        pool = (row["kv_rounding_tokens"], row["kv_holes_tokens"], row["kv_free_tokens"])
+        assert pool == (step.rounding, step.holes, step.free), (seed, index)
+
+    rows = trace.tables["requests"]
+    order = rows["request"].argsort()
+    for job in jobs:
+        row = {name: int(column[order[job.number]]) for name, column in rows.items()}
+        assert row["output_tokens"] == job.generated_tokens, seed
+        if job.token_times_ns:
+            times = (job.admitted_ns, job.token_times_ns[0], job.token_times_ns[-1])
+            assert (row["admitted_ns"], row["first_token_ns"], row["finish_ns"]) == times, seed
+            assert row["preemptions"] == job.preemptions, seed
+            assert row["recomputed_tokens"] == job.recomputed, seed
+    gaps = [gap for job in jobs for gap in np.diff(job.token_times_ns).tolist()]
+    assert gaps_from_tables(trace) == sorted(gaps), seed
+
+
+def test_the_scenarios_cover_what_can_go_wrong():
+    seen = dict.fromkeys(EVENT_KINDS, 0)
+    lacks = set()
+    for seed in range(SCENARIOS):
+        requests, config, cost, layout = random_scenario(seed)
+        trace = run(requests, config, cost, layout)
+        for kind in trace.tables["events"]["event"]:
+            seen[EVENT_KINDS[kind]] += 1
+        lacks |= set(trace.tables["steps"]["head_lacks"].tolist())
+    assert all(seen[kind] >= 20 for kind in ("preempted", "resumed", "rejected")), seen
+    assert {HEAD_LACKS[code] for code in lacks} == set(HEAD_LACKS)

@@ -1,0 +1,84 @@
+"""The engine takes the decisions of the real vLLM scheduler, step for step, where both can.
+
+Covers the recorded runs with what this engine models: first come first served, synchronous, no
+prefix caching, full attention.
+"""
+
+import pytest
+
+from kvsim.engine.config import EngineConfig
+from tests.engine.harness import request_table, run
+from tests.engine.recordings import recorded_runs, steps_of
+
+MODELLED = {
+    "max_num_scheduled_tokens": None,
+    "max_num_active_seqs": None,
+    "enable_prefix_caching": False,
+    "long_prefill_token_threshold_adaptive": False,
+    "policy": "fcfs",
+    "prefill_schedule_interval": 1,
+    "async_scheduling": False,
+    "kv_groups": [["full"]],
+}
+# Requests that a front end refuses, or that block the queue for ever: kvsim turns them away.
+NEVER_SERVED = "09_never_fit"
+
+
+def modelled_runs():
+    for name, recorded, document in recorded_runs():
+        config = recorded["config"]
+        if all(config[key] == value for key, value in MODELLED.items()) and (
+            not name.startswith(NEVER_SERVED) or name.endswith("length_cap_at_max_model_len")
+        ):
+            yield pytest.param(recorded, document, id=name)
+
+
+class RecordedClock:
+    """The recordings' step time: 5000 + 20 T + floor(C / 2) microseconds."""
+
+    def chunk_ns(self, new_tokens: int, prefix_tokens: int) -> float:
+        return float(new_tokens + prefix_tokens)
+
+    def step_ns(
+        self, tokens: int, seqs: int, decode_seqs: int, decode_kv_tokens: int, chunks_ns: float
+    ) -> int:
+        return (5000 + 20 * tokens + (decode_kv_tokens + int(chunks_ns)) // 2) * 1000
+
+
+def ns(milliseconds: float | None) -> int:
+    return -1 if milliseconds is None else round(milliseconds * 1000) * 1000
+
+
+@pytest.mark.parametrize(("recorded", "document"), list(modelled_runs()))
+def test_every_step_is_the_recorded_one(recorded, document):
+    settings = recorded["config"]
+    config = EngineConfig(
+        **{key: settings[key] for key in EngineConfig.__dataclass_fields__ if key in settings}
+    )
+    rows = recorded.get("requests") or document["requests"]
+    table = request_table(
+        [(ns(row[1]), sum(length for _, length in row[2]), row[4], row[4]) for row in rows]
+    )
+    trace = run(table, config, RecordedClock(), spy=True)
+    steps, expected = trace.tables["steps"], steps_of(recorded)
+    numbers = {row[0]: index for index, row in enumerate(rows)}
+
+    assert len(trace.plans) == len(expected)
+    for index, (step, (scheduled, preempted)) in enumerate(zip(expected, trace.plans, strict=True)):
+        assert steps["start_ns"][index] == ns(step["time_ms"]), index
+        assert scheduled == [(numbers[r], n, c) for r, n, c in step["scheduled"]], index
+        assert preempted == [numbers[request] for request in step["preempted"]], index
+        assert steps["running_seqs"][index] == step["running"], index
+        assert steps["waiting_seqs"][index] == step["waiting"], index
+        free_blocks = steps["kv_free_tokens"][index] // config.block_size
+        assert free_blocks == step["free_blocks"], index
+
+    requests = trace.tables["requests"]
+    order = requests["request"].argsort()
+    for index, outcome in enumerate(recorded["outcome"]):
+        row = dict(zip(recorded["outcome_fields"], outcome, strict=True))
+        at = order[index]
+        assert requests["first_token_ns"][at] == ns(row["first_token_ms"])
+        assert requests["finish_ns"][at] == ns(row["finish_ms"])
+        assert requests["output_tokens"][at] == row["n_output"]
+        assert requests["preemptions"][at] == row["n_preemptions"]
