@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from kvsim.defaults import VLLM_VERSION, engine_defaults
 from kvsim.errors import InputError
 from kvsim.gpu import GpuSpec
-from kvsim.model import LayerGroup, ModelSpec, fp8_weights
+from kvsim.memory.flags import MemoryFlags, check_flags
+from kvsim.model import LayerGroup, ModelSpec, element_bytes, fp8_weights
 from kvsim.units import GIB, KIB, format_bytes
 
 ELEMENT_BYTES = 2  # of activations
@@ -36,52 +36,7 @@ COMMUNICATION_BYTES = round(0.5 * GIB)
 CUDA_GRAPH_BYTES_PER_KERNEL = 8 * KIB
 KERNELS_PER_DENSE_LAYER = 12
 KERNELS_PER_MOE_LAYER = 18
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """How a range of vLLM versions fills the GPU."""
-
-    name: str
-    first_version: tuple[int, int]
-    profiles_max_model_len: bool  # no chunked prefill: a whole prompt is one step
-    counts_context: bool
-    counts_cuda_graphs: bool  # inside the budget; older ones capture into what is left beside it
-    null_blocks: int
-    # Bytes alive for each logit at the sampler's peak. With a sort (for top-p): 2 bf16 + 4 fp32
-    # logits, 4 + 8 sorted values and indices, 8 indices put in, 4 + 8 CUB's double buffers = 38.
-    # Fused top-p kernels: 2 bf16 + 4 fp32, 4 masked, 4 probabilities, 4 noise = 18.
-    sampler_bytes_per_logit: int
-
-
-GENERATIONS = (
-    Generation("V0", (0, 0), True, True, False, 0, 38),
-    Generation("V1", (0, 8), False, False, False, 1, 38),
-    Generation("V1, graphs in the budget", (0, 19), False, False, True, 1, 18),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryFlags:
-    """The engine's flags that decide how memory is used, by vLLM's names."""
-
-    max_model_len: int
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    tensor_parallel_size: int = 1
-    gpu_memory_utilization: float = 0.92
-    block_size: int = 16
-    kv_cache_dtype: str = "auto"
-    enforce_eager: bool = False
-    num_gpu_blocks_override: int | None = None
-    kv_cache_memory_bytes: int | None = None  # per GPU; takes the place of the profile run
-    vllm_version: str = VLLM_VERSION
-
-    @property
-    def generation(self) -> Generation:
-        """How this version fills the GPU."""
-        version = _version(self.vllm_version)
-        return [g for g in GENERATIONS if g.first_version <= version][-1]
+TENSOR_PARALLEL_SIZES = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +88,6 @@ class MemoryBudget:
         return self.usable_blocks >= self.blocks_per_request(self.flags.max_model_len)
 
 
-def resolve_flags(model: ModelSpec, gpu: GpuSpec, **given: object) -> MemoryFlags:
-    """Return the flags given, with vLLM's defaults for those that are missing or None."""
-    defaults = engine_defaults(gpu)
-    resolved: dict[str, object] = {
-        name: getattr(defaults, name)
-        for name in MemoryFlags.__dataclass_fields__
-        if hasattr(defaults, name)
-    }
-    resolved["max_model_len"] = model.max_position_embeddings
-    resolved |= {name: value for name, value in given.items() if value is not None}
-    return MemoryFlags(**resolved)  # type: ignore[arg-type]
-
-
 def memory_budget(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:
     """Split the memory of a GPU into weights, activations, graphs, the rest, and the KV cache.
 
@@ -153,7 +95,7 @@ def memory_budget(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryB
         InputError: Flags that vLLM refuses, or a model that doesn't fit: by how much, and what
             would fit.
     """
-    _check_flags(model, flags)
+    check_flags(model, flags)
     budget = _split(model, gpu, flags)
     if not budget.fits:
         raise InputError(_does_not_fit(model, gpu, budget))
@@ -248,81 +190,60 @@ def _split(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:
     )
 
 
-def _check_flags(model: ModelSpec, flags: MemoryFlags) -> None:
-    counts = ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "tensor_parallel_size")
-    counts += ("block_size", "num_gpu_blocks_override", "kv_cache_memory_bytes")
-    values = {name: getattr(flags, name) for name in counts}
-    problems = [
-        f"{name} must be at least 1, not {value}"
-        for name, value in values.items()
-        if value is not None and value < 1
-    ]
-    if not 0 < flags.gpu_memory_utilization <= 1:
-        problems.append(
-            "gpu_memory_utilization must be above 0 and at most 1, "
-            f"not {flags.gpu_memory_utilization}"
-        )
-    if flags.max_model_len > model.max_position_embeddings:
-        problems.append(
-            f"max_model_len {flags.max_model_len} is more than the "
-            f"{model.max_position_embeddings} positions of {model.name}"
-        )
-    if problems:
-        raise InputError(*problems)
-
-
 def _does_not_fit(model: ModelSpec, gpu: GpuSpec, budget: MemoryBudget) -> str:
     flags = budget.flags
-    null = flags.generation.null_blocks
-    needed = (budget.blocks_per_request(flags.max_model_len) + null) * budget.block_bytes
-    text = (
+    blocks = budget.blocks_per_request(flags.max_model_len) + flags.generation.null_blocks
+    needed = blocks * budget.block_bytes
+    options = what_would_fit(model, gpu, flags)
+    return (
         f"{model.name} does not fit {gpu.name} at tensor_parallel_size "
         f"{flags.tensor_parallel_size}: one request of {flags.max_model_len} tokens takes "
-        f"{format_bytes(needed)} of KV cache, {format_bytes(max(0, budget.kv_cache_bytes))} is "
-        f"left; {format_bytes(needed - budget.kv_cache_bytes)} are missing"
+        f"{format_bytes(needed)} of KV cache; of a budget of {format_bytes(budget.budget_bytes)} "
+        f"weights take {format_bytes(sum(budget.weights_bytes.values()))} and "
+        f"{format_bytes(max(0, budget.kv_cache_bytes))} is left for the KV cache: "
+        f"{format_bytes(needed - budget.kv_cache_bytes)} short. "
+        f"What would fit: {'; '.join(options) or 'none of the changes that were tried'}"
     )
-    options = what_would_fit(model, gpu, flags)
-    return f"{text}. What would fit: {'; '.join(options) or 'nothing that was tried'}"
 
 
 def what_would_fit(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> list[str]:
-    """Return changes of which each alone makes the model fit, computed one by one."""
-    options = []
-    size = _next_tensor_parallel_size(model, gpu, flags)
-    if size:
-        options.append(f"tensor_parallel_size {size}")
+    """Return changes that make the model fit, each computed: GPUs, fp8, a shorter `max_model_len`.
+
+    A measured pool (an override) holds for the flags it was measured with, so it is dropped where
+    they change.
+    """
+    options = [_at_length(_split(model, gpu, flags), "")]
+    free = replace(flags, num_gpu_blocks_override=None, kv_cache_memory_bytes=None)
     if model.quantization is None:
         smaller = replace(model, quantization=fp8_weights())
-        if _split(smaller, gpu, flags).fits:
-            options.append("fp8 weights")
-    fp8_cache = replace(flags, kv_cache_dtype="fp8")
-    if model.kv_cache_dtype(flags.kv_cache_dtype) != "fp8" and _split(model, gpu, fp8_cache).fits:
-        options.append("kv_cache_dtype fp8")
-    length = _longest_that_fits(_split(model, gpu, flags))
-    if length:
-        options.append(f"max_model_len {length}")
-    return options
+        options.append(_at_length(_split(smaller, gpu, free), "fp8 weights"))
+    if element_bytes(model.kv_cache_dtype(flags.kv_cache_dtype)) > 1:
+        fp8_cache = replace(free, kv_cache_dtype="fp8")
+        options.append(_at_length(_split(model, gpu, fp8_cache), "kv_cache_dtype fp8"))
+    return [option for option in options if option] + _more_gpus(model, gpu, free)
 
 
-def _next_tensor_parallel_size(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> int | None:
-    for size in (2, 4, 8, 16):
-        larger = replace(flags, tensor_parallel_size=size)
+def _more_gpus(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> list[str]:
+    """Return larger `tensor_parallel_size`s, up to the first that needs no shorter length."""
+    options: list[str] = []
+    for size in TENSOR_PARALLEL_SIZES:
         try:
-            if size > flags.tensor_parallel_size and _split(model, gpu, larger).fits:
-                return size
+            budget = _split(model, gpu, replace(flags, tensor_parallel_size=size))
         except InputError:  # the heads can't be divided so
             continue
-    return None
+        if size > flags.tensor_parallel_size:
+            options.append(_at_length(budget, f"tensor_parallel_size {size}"))
+            if budget.fits:
+                break
+    return [option for option in options if option]
 
 
-def _longest_that_fits(budget: MemoryBudget) -> int:
-    """Return the longest `max_model_len` for which the pool is enough, 0 if none is."""
+def _at_length(budget: MemoryBudget, change: str) -> str:
+    """Return the change, with the longest `max_model_len` if the one asked for is too long."""
+    if budget.fits:
+        return change
     for_tokens = budget.usable_blocks - budget.blocks_per_request(0)
-    return max(0, for_tokens) * budget.flags.block_size
-
-
-def _version(text: str) -> tuple[int, int]:
-    parts = text.split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-        raise InputError(f"vllm_version '{text}' is not a version such as {VLLM_VERSION}")
-    return int(parts[0]), int(parts[1])
+    if for_tokens < 1:
+        return ""
+    length = f"max_model_len {for_tokens * budget.flags.block_size}"
+    return f"{change} with {length}" if change else length

@@ -1,0 +1,15 @@
+"""What is left for the KV cache on a GPU: the lines that vLLM logs at start-up."""
+
+from kvsim.memory.budget import MemoryBudget, memory_budget, what_would_fit
+from kvsim.memory.flags import MemoryFlags, resolve_flags
+from kvsim.memory.startup import parse_startup_line, startup_lines
+
+__all__ = [
+    "MemoryBudget",
+    "MemoryFlags",
+    "memory_budget",
+    "parse_startup_line",
+    "resolve_flags",
+    "startup_lines",
+    "what_would_fit",
+]

@@ -1,0 +1,111 @@
+"""The engine's flags that decide how memory is used, and how versions of vLLM differ in it."""
+
+from dataclasses import dataclass, fields
+
+from kvsim.defaults import VLLM_VERSION, engine_defaults
+from kvsim.errors import InputError
+from kvsim.gpu import GpuSpec
+from kvsim.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """How a range of vLLM versions fills the GPU."""
+
+    name: str
+    first_version: tuple[int, int]
+    profiles_max_model_len: bool  # no chunked prefill: a whole prompt is one step
+    counts_context: bool
+    counts_cuda_graphs: bool  # inside the budget; older ones capture into what is left beside it
+    null_blocks: int
+    # Bytes alive for each logit at the sampler's peak. With a sort (for top-p): 2 bf16 + 4 fp32
+    # logits, 4 + 8 sorted values and indices, 8 indices put in, 4 + 8 CUB's double buffers = 38.
+    # Fused top-p kernels: 2 bf16 + 4 fp32, 4 masked, 4 probabilities, 4 noise = 18.
+    sampler_bytes_per_logit: int
+
+
+GENERATIONS = (
+    Generation("V0", (0, 0), True, True, False, 0, 38),
+    Generation("V1", (0, 8), False, False, False, 1, 38),
+    Generation("V1, graphs in the budget", (0, 19), False, False, True, 1, 18),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFlags:
+    """The engine's flags that decide how memory is used, by vLLM's names."""
+
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.92
+    block_size: int = 16
+    kv_cache_dtype: str = "auto"
+    enforce_eager: bool = False
+    num_gpu_blocks_override: int | None = None
+    kv_cache_memory_bytes: int | None = None  # per GPU; takes the place of the profile run
+    vllm_version: str = VLLM_VERSION
+
+    @property
+    def generation(self) -> Generation:
+        """How this version fills the GPU."""
+        version = _version(self.vllm_version)
+        return [g for g in GENERATIONS if g.first_version <= version][-1]
+
+
+_COUNTS = (
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "tensor_parallel_size",
+    "block_size",
+    "num_gpu_blocks_override",
+    "kv_cache_memory_bytes",
+)
+
+
+def resolve_flags(model: ModelSpec, gpu: GpuSpec, **given: object) -> MemoryFlags:
+    """Return the flags given, with vLLM's defaults for those that are missing or None."""
+    defaults = engine_defaults(gpu)
+    resolved: dict[str, object] = {
+        name: getattr(defaults, name)
+        for name in (field.name for field in fields(MemoryFlags))
+        if hasattr(defaults, name)
+    }
+    resolved["max_model_len"] = model.max_position_embeddings
+    resolved |= {name: value for name, value in given.items() if value is not None}
+    return MemoryFlags(**resolved)  # type: ignore[arg-type]
+
+
+def check_flags(model: ModelSpec, flags: MemoryFlags) -> None:
+    """Refuse what vLLM refuses before it looks at the GPU.
+
+    Raises:
+        InputError: Every flag that is impossible.
+    """
+    values = {name: getattr(flags, name) for name in _COUNTS}
+    problems = [
+        f"{name} must be at least 1, not {value}"
+        for name, value in values.items()
+        if value is not None and value < 1
+    ]
+    if not 0 < flags.gpu_memory_utilization <= 1:
+        problems.append(
+            "gpu_memory_utilization must be above 0 and at most 1, "
+            f"not {flags.gpu_memory_utilization}"
+        )
+    if flags.max_model_len > model.max_position_embeddings:
+        problems.append(
+            f"max_model_len {flags.max_model_len} is more than the "
+            f"{model.max_position_embeddings} positions of {model.name}"
+        )
+    if problems:
+        raise InputError(*problems)
+
+
+def _version(text: str) -> tuple[int, int]:
+    parts = text.split(".")
+    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        raise InputError(f"vllm_version '{text}' is not a version such as {VLLM_VERSION}")
+    return int(parts[0]), int(parts[1])
