@@ -38,8 +38,9 @@ def request_figures(requests: Columns, warmup_ns: int) -> Figures:
 
 def throughput_figures(requests: Columns, steps: Columns, context: RunContext) -> Figures:
     """Return rates over the window: what completed inside it, goodput and cost."""
-    window_s = window_ns(requests, steps, context) / NS_PER_S
-    inside = (requests["outcome"] == FINISHED) & (requests["finish_ns"] <= window_s * NS_PER_S)
+    until_ns = window_ns(requests, steps, context)
+    window_s = until_ns / NS_PER_S
+    inside = (requests["outcome"] == FINISHED) & (requests["finish_ns"] <= until_ns)
     output_tokens = int(requests["output_tokens"][inside].sum())
     prompt_tokens = int(requests["prompt_tokens"][inside].sum())
 
