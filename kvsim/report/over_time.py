@@ -1,0 +1,275 @@
+"""Charts with simulated time on the horizontal axis: KV slots, queue and batch, preemptions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kvsim.metrics.catalogue import percent
+from kvsim.report.figure import (
+    GRAY,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    YELLOW,
+    Chart,
+    Key,
+    Table,
+    axis,
+    line_style,
+    panel_axis,
+    panels,
+    plotly_text,
+    rounded,
+    sentence,
+    short_name,
+    variant_keys,
+)
+from kvsim.report.inputs import Variant
+from kvsim.report.series import Ints, Timeline, envelope, timeline
+from kvsim.report.time_axis import TimeAxis
+from kvsim.tables import EVENT_KINDS, Columns
+
+# What a KV slot is used for, from the bottom of the stack: column, words, color, fill pattern.
+SLOT_USES = (
+    ("kv_held_tokens", "holding tokens", GREEN, ""),
+    ("kv_to_come_tokens", "reserved for tokens to come", SKY, "/"),
+    ("kv_inside_tokens", "wasted inside reservations", ORANGE, "x"),
+    ("kv_rounding_tokens", "lost to rounding up", YELLOW, "."),
+    ("kv_holes_tokens", "in holes too small to use", PURPLE, "\\"),
+    ("kv_free_tokens", "free", "rgba(138,143,152,0.22)", ""),
+)
+MOST_TICKS = 500
+BARS = 60
+
+
+def slot_uses(steps: Columns) -> tuple[int, Timeline]:
+    """Return the KV slots of all replicas, and their uses over time in the order of `SLOT_USES`."""
+    names = [name for name, _, _, _ in SLOT_USES]
+    _, firsts = np.unique(steps["replica"], return_index=True)
+    capacity = int(sum(steps[name][firsts].sum() for name in names))
+    line = timeline(steps, names[:-1])
+    free = capacity - line.levels.sum(axis=1, keepdims=True)  # between steps nothing is held
+    return capacity, Timeline(line.times_ns, np.hstack([line.levels, free]))
+
+
+def occupancy(variants: Sequence[Variant], time: TimeAxis) -> Chart:
+    """Show what the KV slots of each variant are used for, with preemptions as ticks on top."""
+    uses = [slot_uses(variant.steps) for variant in variants]
+    kept = [line.pick(envelope(line.times_ns, line.levels[:, -1])) for _, line in uses]
+    data: list[dict[str, Any]] = []
+    for place, ((capacity, _), line) in enumerate(zip(uses, kept, strict=True)):
+        data += _stack(line, capacity, time, place)
+        data.append(_ticks(preemption_times(variants[place].events), time, place))
+    findings = ", ".join(
+        f"{percent(variant.summary['figures']['kv_utilization_mean'] or 0)} in "
+        f"{short_name(variant.name)}"
+        for variant in variants
+    )
+    return Chart(
+        key="chart-kv-slots",
+        title=f"KV slots hold tokens on average: {findings}",
+        definition="What each slot of the KV cache (room for the keys and values of one token) is "
+        "used for, in percent of all slots; the mean in the title is over the time until arrivals "
+        "stop (dotted line). The line at 100 % is the capacity, ticks above it are preemptions.",
+        alt=f"Stacked areas over time, one panel a variant. KV slots that hold tokens: {findings}.",
+        figure={"data": data, "layout": _occupancy_layout(variants, uses, time)},
+        table=_use_table(variants, uses, time),
+        keys=[Key(words, color) for _, words, color, _ in SLOT_USES],
+        note=thinning_note(
+            [(len(line), len(all_)) for line, (_, all_) in zip(kept, uses, strict=True)]
+        ),
+    )
+
+
+def _stack(line: Timeline, capacity: int, time: TimeAxis, place: int) -> list[dict[str, Any]]:
+    x = time.of(line.times_ns)
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": words,
+            "x": x,
+            "y": rounded(100 * line.levels[:, column] / max(capacity, 1), 2),
+            "yaxis": panel_axis(place),
+            "stackgroup": f"panel{place}",
+            "line": {"width": 0, "shape": "hv", "color": color},
+            "fillcolor": color,
+            "fillpattern": {"shape": pattern, "size": 6, "solidity": 0.12, "fgcolor": "#1a1d21"},
+            "hovertemplate": f"%{{y:.1f}} % {words}<extra></extra>",
+        }
+        for column, (_, words, color, pattern) in enumerate(SLOT_USES)
+        if line.levels[:, column].any()
+    ]
+
+
+def preemption_times(events: Columns) -> Ints:
+    """Return when requests were preempted, in order of time."""
+    return np.sort(events["time_ns"][events["event"] == EVENT_KINDS.index("preempted")])
+
+
+def _ticks(times_ns: Ints, time: TimeAxis, place: int) -> dict[str, Any]:
+    """Return preemptions as ticks; those too close to be told apart share one."""
+    span_ns = time.end_ns // MOST_TICKS + 1
+    _, firsts, counts = np.unique(times_ns // span_ns, return_index=True, return_counts=True)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": time.of(times_ns[firsts]),
+        "y": [105] * len(firsts),
+        "yaxis": panel_axis(place),
+        "customdata": counts.tolist(),
+        "marker": {"symbol": "line-ns-open", "size": 8, "color": GRAY, "line": {"width": 1.5}},
+        "hovertemplate": "%{customdata} preempted<extra></extra>",
+    }
+
+
+def _occupancy_layout(
+    variants: Sequence[Variant], uses: Sequence[tuple[int, Timeline]], time: TimeAxis
+) -> dict[str, Any]:
+    headings = [
+        f"{plotly_text(variant.name)}: {capacity:,} slots"
+        for variant, (capacity, _) in zip(variants, uses, strict=True)
+    ]
+    vertical = axis("% of KV slots", range=[0, 110], tickvals=[0, 25, 50, 75, 100])
+    capacities = [
+        {
+            "type": "line",
+            "xref": "paper",
+            "x0": 0,
+            "x1": 1,
+            "yref": panel_axis(place),
+            "y0": 100,
+            "y1": 100,
+            "line": {"color": GRAY, "width": 1.5},
+        }
+        for place in range(len(variants))
+    ]
+    shapes = time.window_mark() + capacities
+    return panels(headings, [vertical] * len(variants), time.layout()) | {
+        "shapes": shapes,
+        "hovermode": "x unified",
+    }
+
+
+def _use_table(
+    variants: Sequence[Variant], uses: Sequence[tuple[int, Timeline]], time: TimeAxis
+) -> Table:
+    rows = []
+    for variant, (capacity, line) in zip(variants, uses, strict=True):
+        shares = time.row_means(line) / max(capacity, 1)
+        shares[:, -1] = 1 - shares[:, :-1].sum(axis=1)
+        for span, row in zip(time.row_names(), shares, strict=True):
+            rows.append([variant.name, span, *(percent(max(share, 0.0)) for share in row)])
+    return Table(["Variant", "Time (mean over)", *(words for _, words, _, _ in SLOT_USES)], rows)
+
+
+def queue_and_batch(variants: Sequence[Variant], time: TimeAxis) -> Chart:
+    """Show how many requests run and how many wait, one line a variant."""
+    lines = [timeline(variant.steps, ("running_seqs", "waiting_seqs")) for variant in variants]
+    findings = "; ".join(
+        f"{short_name(variant.name)} runs {time.window_means(line)[0]:.3g} requests at once and "
+        f"queues up to {int(line.levels[:, 1].max(initial=0)):,}"
+        for variant, line in zip(variants, lines, strict=True)
+    )
+    data, drawn = [], []
+    for panel, verb in enumerate(("running", "waiting")):
+        for place, line in enumerate(lines):
+            kept = line.pick(envelope(line.times_ns, line.levels[:, panel]))
+            drawn.append((len(kept), len(line)))
+            about = f"%{{y:,}} {verb}<extra></extra>"
+            data.append(_count_line(kept, panel, place, time) | {"hovertemplate": about})
+    vertical = axis("requests", rangemode="tozero")
+    figure = panels(["Running", "Waiting"], [vertical] * 2, time.layout())
+    return Chart(
+        key="chart-queue-batch",
+        title=sentence(findings),
+        definition="Requests in the running batch and in the waiting queue after each scheduling "
+        "call, all replicas together; the mean is over the time until arrivals stop (dotted line).",
+        alt=f"Two panels over time, running and waiting requests: {findings}.",
+        figure={"data": data, "layout": figure | {"shapes": time.window_mark()}},
+        table=_count_table(variants, lines, time),
+        keys=variant_keys([variant.name for variant in variants]),
+        note=thinning_note(drawn),
+    )
+
+
+def _count_line(line: Timeline, panel: int, place: int, time: TimeAxis) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": time.of(line.times_ns),
+        "y": line.levels[:, panel].tolist(),
+        "yaxis": panel_axis(panel),
+        "line": line_style(place) | {"shape": "hv"},
+    }
+
+
+def _count_table(variants: Sequence[Variant], lines: Sequence[Timeline], time: TimeAxis) -> Table:
+    header = ["Time (mean over)"]
+    for variant in variants:
+        header += [f"{short_name(variant.name)}: running", f"{short_name(variant.name)}: waiting"]
+    means = np.hstack([time.row_means(line) for line in lines])
+    rows = [
+        [span, *(f"{mean:,.1f}" for mean in row)]
+        for span, row in zip(time.row_names(), means, strict=True)
+    ]
+    return Table(header, rows)
+
+
+def preemptions(variants: Sequence[Variant], time: TimeAxis) -> Chart | None:
+    """Show when requests lost their KV cache; None if none ever did."""
+    edges = time.edges(BARS)
+    counts = [np.histogram(preemption_times(v.events), edges)[0] for v in variants]
+    if not any(count.any() for count in counts):
+        return None
+    findings = ", ".join(
+        f"{v.summary['figures']['preemptions_total']:,} in {short_name(v.name)}" for v in variants
+    )
+    middles = time.of((edges[:-1] + edges[1:]) // 2)
+    data = [_bars(middles, count, place) for place, count in enumerate(counts)]
+    figure = panels(["Preemptions"], [axis("preemptions a bar")], time.layout())
+    return Chart(
+        key="chart-preemptions",
+        title=f"Preemptions: {findings}",
+        definition="A running request loses its KV cache because another one needs a block; it "
+        f"waits, then its tokens are computed again. Each bar counts 1/{BARS} of the time.",
+        alt=f"Bars over time. Preemptions: {findings}.",
+        figure={"data": data, "layout": figure | {"shapes": time.window_mark()}},
+        table=_preemption_table(variants),
+        keys=variant_keys([variant.name for variant in variants]),
+    )
+
+
+def _bars(middles: Sequence[float], counts: Ints, place: int) -> dict[str, Any]:
+    color = line_style(place)["color"]
+    return {
+        "type": "bar",
+        "x": middles,
+        "y": counts.tolist(),
+        "marker": {"color": color, "pattern": {"shape": "/" if place % 2 else ""}},
+        "hovertemplate": "%{y:,} preemptions<extra></extra>",
+    }
+
+
+def _preemption_table(variants: Sequence[Variant]) -> Table:
+    header = ["Variant", "Preemptions", "Requests hit", "Most for one", "Tokens recomputed"]
+    rows = []
+    for variant in variants:
+        times = variant.requests["preemptions"]
+        counts = (times.sum(), (times > 0).sum(), times.max(initial=0))
+        again = variant.requests["recomputed_tokens"].sum()
+        rows.append([variant.name, *(f"{int(count):,}" for count in (*counts, again))])
+    return Table(header, rows)
+
+
+def thinning_note(drawn: Sequence[tuple[int, int]]) -> str:
+    """Tell how much of the series is drawn, if not all of it."""
+    kept, total = max(drawn, key=lambda pair: pair[1])
+    if all(few == all_ for few, all_ in drawn):
+        return ""
+    return (
+        f"Drawn: {kept:,} of {total:,} states. Of each short span of time the lowest and the "
+        "highest are kept, so no peak is lost."
+    )

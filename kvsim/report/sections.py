@@ -1,0 +1,230 @@
+"""The page's tables and sentences, from summaries and inputs; figures are never computed here."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvsim.metrics.catalogue import METRICS, format_figure, metric_of, percent
+from kvsim.metrics.summary import COMPARED, compare
+from kvsim.report.figure import Table, sentence, short_name
+from kvsim.report.inputs import Variant
+from kvsim.units import format_bytes
+
+TILES = (
+    "requests_per_s",
+    "output_tokens_per_s",
+    "ttft_p99_s",
+    "tpot_p99_s",
+    "kv_utilization_mean",
+    "usd_per_million_output_tokens",
+)
+# The comparison's headings, each before the first row that it stands over.
+GROUPS = {
+    "kv_utilization_mean": "KV cache",
+    "running_seqs_mean": "Concurrency",
+    "requests_per_s": "Throughput",
+    "waiting_seqs_mean": "Queueing",
+    "ttft_p50_s": "Latency",
+    "preemptions_total": "Preemptions and failures",
+}
+OUTCOME_FIGURES = (
+    "requests_total",
+    "requests_finished",
+    "requests_rejected",
+    "requests_timed_out",
+    "requests_unfinished",
+    "preemptions_total",
+    "recomputed_tokens",
+)
+HARDLY_DIFFERENT = 0.01
+LONGEST_VALUE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A figure of a variant beside the base: the ratio in words, and whether it is better."""
+
+    value: str
+    ratio: str = ""
+    better: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the comparison; `group` is a heading above it, if one starts here."""
+
+    label: str
+    explanation: str
+    cells: Sequence[Cell]
+    group: str = ""
+
+
+def explanation(name: str) -> str:
+    """Return what a figure means and how it is computed, for a hover."""
+    metric = metric_of(name)
+    return f"{metric.description}. {metric.formula}"
+
+
+def tiles(variant: Variant) -> list[tuple[str, str, str]]:
+    """Return label, value and explanation of the base's main figures; unknown ones are left out."""
+    figures = variant.summary["figures"]
+    return [
+        (METRICS[name].label, format_figure(name, figures[name]), explanation(name))
+        for name in TILES
+        if figures[name] is not None
+    ]
+
+
+def target_rows(variant: Variant) -> list[dict[str, Any]]:
+    """Return the rows of the SLO table: label, value, bound, margin, met."""
+    rows = []
+    for target in variant.summary["verdict"]["targets"]:
+        name = target["name"].removeprefix("max_")
+        margin = target["margin"]
+        rows.append(
+            {
+                "label": metric_of(name).label,
+                "explanation": explanation(name),
+                "value": format_figure(name, target["value"]),
+                "bound": format_figure(name, target["bound"]),
+                "margin": "–" if margin is None else _margin_words(margin),
+                "met": target["met"],
+            }
+        )
+    return rows
+
+
+def _margin_words(margin: float) -> str:
+    if margin >= 0:
+        return f"{percent(margin)} below"
+    return f"{percent(-margin)} above" if margin > -1 else f"{1 - margin:.3g} × the target"
+
+
+def comparison(variants: Sequence[Variant]) -> list[Row]:
+    """Return the variants side by side, the base first, in the order of the catalogue."""
+    rows = []
+    for row in compare({variant.name: variant.summary for variant in variants}):
+        cells = [
+            _cell(row, variant.name, is_base=place == 0) for place, variant in enumerate(variants)
+        ]
+        group = GROUPS.get(row["name"], "")
+        rows.append(Row(row["label"], explanation(row["name"]), cells, group))
+    return rows
+
+
+def _cell(row: Mapping[str, Any], name: str, is_base: bool) -> Cell:
+    value = format_figure(row["name"], row["values"][name])
+    ratio = row["ratios"][name]
+    if is_base or ratio is None:
+        return Cell(value)
+    if abs(ratio - 1) < HARDLY_DIFFERENT or row["better"] is None:
+        return Cell(value, f"{ratio:.3g} ×")
+    better = (ratio > 1) == (row["better"] == "higher")
+    return Cell(value, f"{ratio:.3g} × {'better' if better else 'worse'}", better)
+
+
+def comparison_finding(variants: Sequence[Variant]) -> str:
+    """Say what sets the variants apart: requests served and the slowest first tokens."""
+    rows = {row["name"]: row for row in compare({v.name: v.summary for v in variants})}
+    said = []
+    for variant in variants[1:]:
+        parts = [
+            f"{ratio:.3g} × the {words}"
+            for words, name in (("requests per second", "requests_per_s"), ("p99 TTFT", "ttft_p99_s"))
+            if (ratio := rows[name]["ratios"][variant.name]) is not None
+        ]
+        if parts:
+            said.append(f"{short_name(variant.name)} has {' and '.join(parts)}")
+    base = short_name(variants[0].name) if variants else ""
+    return sentence("; ".join(said) + f" of {base}") if said else "Main figures"
+
+
+def outcomes(variants: Sequence[Variant]) -> Table:
+    """Return what became of the requests in each variant."""
+    rows = [
+        [METRICS[name].label, *(format_figure(name, v.summary["figures"][name]) for v in variants)]
+        for name in OUTCOME_FIGURES
+    ]
+    return Table(["", *(variant.name for variant in variants)], rows)
+
+
+def all_figures(variants: Sequence[Variant]) -> list[Row]:
+    """Return every figure of the catalogue that isn't in the comparison."""
+    return [
+        Row(
+            metric.label,
+            explanation(name),
+            [Cell(format_figure(name, v.summary["figures"][name])) for v in variants],
+        )
+        for name, metric in METRICS.items()
+        if name not in COMPARED
+    ]
+
+
+def memory(variants: Sequence[Variant]) -> Table:
+    """Return the split of one GPU's memory in each variant."""
+    lines = dict.fromkeys(line for variant in variants for line in variant.memory_bytes)
+    rows = [
+        [line, *(_bytes_or_dash(variant.memory_bytes.get(line)) for variant in variants)]
+        for line in lines
+    ]
+    return Table(["Memory of one GPU", *(variant.name for variant in variants)], rows)
+
+
+def _bytes_or_dash(size: float | None) -> str:
+    return "–" if size is None else format_bytes(size)
+
+
+def basis_shares(variants: Sequence[Variant]) -> Table:
+    """Return which share of the step time rests on measurements, and which does not."""
+    shares = [variant.summary["limits"]["basis_share"] for variant in variants]
+    names = dict.fromkeys(name for share in shares for name in share)
+    rows = [
+        [sentence(name), *(percent(share[name]) if name in share else "–" for share in shares)]
+        for name in names
+    ]
+    return Table(["Basis of the step time", *(variant.name for variant in variants)], rows)
+
+
+def basis_lines(variants: Sequence[Variant]) -> Table:
+    """Return the basis of each component of the step's price; equal variants are told once."""
+    rows: dict[tuple[str, ...], None] = {}
+    for variant in variants:
+        for line in variant.basis:
+            rows[(line.component.replace("_", " "), line.basis, line.note)] = None
+    return Table(["Component", "Basis", "Note"], [list(row) for row in rows])
+
+
+def notes(variants: Sequence[Variant]) -> list[str]:
+    """Return the notes of all variants, each once; those not of all say of whom."""
+    found: dict[str, list[str]] = {}
+    for variant in variants:
+        for note in variant.notes:
+            found.setdefault(note, []).append(short_name(variant.name))
+    return [
+        note if len(names) == len(variants) else f"{', '.join(names)}: {note}"
+        for note, names in found.items()
+    ]
+
+
+def resolved_inputs(variants: Sequence[Variant]) -> Table:
+    """Return the base's parameters by path; of other variants only what differs."""
+    columns = [dict(_flatten(variant.inputs)) for variant in variants]
+    paths = dict.fromkeys(path for column in columns for path in column)
+    rows = []
+    for path in paths:
+        base = columns[0].get(path, "–")
+        others = (column.get(path, "–") for column in columns[1:])
+        rows.append([path, base, *("" if other == base else other for other in others)])
+    differs = [f"{variant.name}, where it differs" for variant in variants[1:]]
+    return Table(["Parameter", *(variant.name for variant in variants[:1]), *differs], rows)
+
+
+def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flatten(inner, f"{path}.{key}" if path else str(key))
+        return
+    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    yield path, shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"

@@ -1,0 +1,277 @@
+"""Charts of shares: how many requests are slower than a bound, and where step time goes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kvsim.metrics.catalogue import format_figure, latency_and_statistic, metric_of, percent
+from kvsim.metrics.latency import request_latencies
+from kvsim.report.figure import (
+    BLUE,
+    GRAY,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    YELLOW,
+    Chart,
+    Key,
+    Table,
+    axis,
+    layout,
+    line_style,
+    panel_axis,
+    panels,
+    plotly_text,
+    rounded,
+    sentence,
+    short_name,
+    variant_keys,
+)
+from kvsim.report.inputs import Variant
+from kvsim.report.series import Floats, tail
+from kvsim.units import NS_PER_S, format_duration
+
+TAILS = ("ttft", "tpot", "e2e")
+TABLE_STATISTICS = ("p50", "p90", "p95", "p99", "max")
+SHARES_SHOWN = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
+SHORTEST_S = 1e-6  # a logarithmic axis has no zero
+
+COMPONENT_COLORS = (BLUE, ORANGE, VERMILLION, GREEN, YELLOW, PURPLE, SKY, GRAY)
+BOUND_WORDS = {
+    "hbm": "HBM-bound",
+    "compute": "compute-bound",
+    "communication": "communication",
+    "host": "host",
+}
+BOUND_COLORS = dict(zip(BOUND_WORDS, (BLUE, ORANGE, SKY, GRAY), strict=True))
+BAR_PX = 46
+LABELED_SHARE = 0.05
+
+
+def tails(variants: Sequence[Variant], warmup_s: float) -> list[Chart]:
+    """Show how many requests are slow, for each latency that any request has."""
+    charts = []
+    for latency in TAILS:
+        values = [_measured(variant, latency, warmup_s) for variant in variants]
+        if any(len(sample) for sample in values):
+            charts.append(_tail_chart(latency, variants, values))
+    return charts
+
+
+def _measured(variant: Variant, latency: str, warmup_s: float) -> Floats:
+    values = request_latencies(variant.requests)[latency]
+    counts = variant.requests["arrival_ns"] >= round(warmup_s * NS_PER_S)
+    return values[counts & ~np.isnan(values)]
+
+
+def _tail_chart(latency: str, variants: Sequence[Variant], values: Sequence[Floats]) -> Chart:
+    goals = [
+        target
+        for target in variants[0].summary["verdict"]["targets"]
+        if (latency_and_statistic(target["name"]) or ("",))[0] == latency
+    ]
+    data = [_tail_line(sample, place) for place, sample in enumerate(values) if len(sample)]
+    least = min(1 / len(sample) for sample in values if len(sample))
+    title = _tail_finding(latency, variants, goals)
+    marks = [_goal_mark(goal) for goal in goals]
+    metric = metric_of(f"{latency}_p50_s")
+    figure = layout(330, **_tail_axes(metric.label.split()[0], least), shapes=_goal_lines(goals))
+    return Chart(
+        key=f"chart-tail-{latency}",
+        title=title,
+        definition=f"{metric.description.split(';')[0]}. A point says which share of them took at "
+        "least so long; lower and further left is better."
+        + (
+            " Stars are targets: a curve meets one by passing below or left of it." if goals else ""
+        ),
+        alt=f"Falling curves on logarithmic axes. {title}.",
+        figure={"data": data + marks, "layout": figure},
+        table=_tail_table(latency, variants),
+        keys=variant_keys([variant.name for variant in variants]),
+    )
+
+
+def _tail_finding(
+    latency: str, variants: Sequence[Variant], goals: Sequence[Mapping[str, Any]]
+) -> str:
+    """Say each variant's value of the first target, or of the 99th percentile."""
+    name = goals[0]["name"] if goals else f"{latency}_p99_s"
+    label = metric_of(name).label
+    if not goals:
+        values = (format_figure(name, v.summary["figures"][name]) for v in variants)
+        pairs = zip(variants, values, strict=True)
+        return f"{label}: " + ", ".join(f"{short_name(v.name)} {value}" for v, value in pairs)
+    said = []
+    for variant in variants:
+        target = next(t for t in variant.summary["verdict"]["targets"] if t["name"] == name)
+        verb = {True: "meets it with", False: "misses it with", None: "has"}[target["met"]]
+        said.append(f"{short_name(variant.name)} {verb} {format_figure(name, target['value'])}")
+    return f"{label}, target {format_duration(goals[0]['bound'])}: " + ", ".join(said)
+
+
+def _tail_line(sample: Floats, place: int) -> dict[str, Any]:
+    values, shares = tail(np.maximum(sample, SHORTEST_S))
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(values) == 1 else "lines",
+        "x": [float(f"{value:.5g}") for value in values],
+        "y": rounded(100 * shares, 5),
+        "line": line_style(place) | {"shape": "vh"},
+        "hovertemplate": "%{y:.3g} % take at least %{x:.3~s}s<extra></extra>",
+    }
+
+
+def _tail_axes(label: str, least: float) -> dict[str, Any]:
+    lowest = np.log10(100 * least) - 0.1
+    ticks = [share for share in SHARES_SHOWN if share >= least / 2]
+    return {
+        "xaxis": axis(f"{label} (s, log)", type="log", tickformat="~s", ticksuffix="s", nticks=7),
+        "yaxis": axis(
+            "% of requests, at least so slow (log)",
+            type="log",
+            range=[float(lowest), 2.1],
+            tickvals=[100 * share for share in ticks],
+            ticktext=[f"{100 * share:g} %" for share in ticks],
+        ),
+    }
+
+
+def _allowed_percent(goal: Mapping[str, Any]) -> float | None:
+    """Return which share of the requests a target allows to be slower, in percent."""
+    statistic = (latency_and_statistic(goal["name"]) or ("", ""))[1]
+    return None if statistic in {"mean", "max", "p100"} else 100 - float(statistic[1:])
+
+
+def _goal_mark(goal: Mapping[str, Any]) -> dict[str, Any]:
+    allowed = _allowed_percent(goal)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [goal["bound"]] if allowed else [],
+        "y": [allowed] if allowed else [],
+        "marker": {"symbol": "star", "size": 13, "color": GRAY},
+        "hovertemplate": "target: at most %{y:.3g} % above %{x:.3~s}s<extra></extra>",
+    }
+
+
+def _goal_lines(goals: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    rule = {"color": GRAY, "width": 1.5, "dash": "dot"}
+    return [
+        {"type": "line", "x0": goal["bound"], "x1": goal["bound"], "yref": "paper"}
+        | {"y0": 0, "y1": 1, "line": rule}
+        for goal in goals
+        if goal["bound"] > 0
+    ]
+
+
+def _tail_table(latency: str, variants: Sequence[Variant]) -> Table:
+    names = [f"{latency}_{statistic}_s" for statistic in TABLE_STATISTICS]
+    rows = [
+        [v.name, *(format_figure(name, v.summary["figures"][name]) for name in names)]
+        for v in variants
+    ]
+    return Table(["Variant", *TABLE_STATISTICS], rows)
+
+
+def step_time(variants: Sequence[Variant]) -> Chart | None:
+    """Show what is computed in the engine's steps and what bounds it; None if it isn't known."""
+    components = _all_names(variants, "component_share")
+    if not components:
+        return None
+    colors = {
+        name: COMPONENT_COLORS[place % len(COMPONENT_COLORS)]
+        for place, name in enumerate(components)
+    }
+    bounds = _all_names(variants, "bound_share")
+    data = _share_bars(variants, "component_share", 0, colors)
+    data += _share_bars(variants, "bound_share", 1, {name: BOUND_COLORS.get(name, GREEN) for name in bounds})
+    finding = "; ".join(_largest(variant) for variant in variants if _known(variant))
+    return Chart(
+        key="chart-step-time",
+        title=sentence(finding),
+        definition="Of the time in engine steps, the share of each component, and of what limits "
+        "its speed: HBM bandwidth, arithmetic, links between GPUs, or the host.",
+        alt=f"Stacked bars. {finding}.",
+        figure={"data": data, "layout": _bars_layout(variants)},
+        table=_share_table(variants, components, bounds),
+        keys=[Key(words(name), color) for name, color in colors.items()],
+    )
+
+
+def words(name: str) -> str:
+    """Show the name of a component or bound: `attention_decode` → `attention decode`."""
+    return BOUND_WORDS.get(name, name).replace("_", " ")
+
+
+def _known(variant: Variant) -> bool:
+    return bool(variant.summary["limits"]["component_share"])
+
+
+def _all_names(variants: Sequence[Variant], share: str) -> list[str]:
+    return list(dict.fromkeys(name for v in variants for name in v.summary["limits"][share]))
+
+
+def _largest(variant: Variant) -> str:
+    limits = variant.summary["limits"]
+    component = max(limits["component_share"], key=limits["component_share"].__getitem__)
+    bound = max(limits["bound_share"], key=limits["bound_share"].__getitem__)
+    return (
+        f"{short_name(variant.name)} spends {percent(limits['component_share'][component])} of its "
+        f"step time in {words(component)} and is {percent(limits['bound_share'][bound])} "
+        f"{words(bound)}"
+    )
+
+
+def _share_bars(
+    variants: Sequence[Variant], share: str, panel: int, colors: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    bars = []
+    for name, color in colors.items():
+        amounts = [variant.summary["limits"][share].get(name, 0.0) for variant in variants]
+        bars.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": list(range(len(variants))),
+                "x": [round(100 * amount, 2) for amount in amounts],
+                "yaxis": panel_axis(panel),
+                "text": [words(name) if amount >= LABELED_SHARE else "" for amount in amounts],
+                "textposition": "inside",
+                "insidetextanchor": "middle",
+                "textangle": 0,
+                "marker": {"color": color, "line": {"color": "#ffffff", "width": 1}},
+                "hovertemplate": f"%{{x:.1f}} % {words(name)}<extra></extra>",
+            }
+        )
+    return bars
+
+
+def _bars_layout(variants: Sequence[Variant]) -> dict[str, Any]:
+    names = {
+        "tickvals": list(range(len(variants))),
+        "ticktext": [plotly_text(variant.name) for variant in variants],
+        "autorange": "reversed",
+        "showgrid": False,
+    }
+    x_axis = axis("% of time in steps", range=[0, 100])
+    figure = panels(["What is computed", "What limits its speed"], [axis("", **names)] * 2, x_axis)
+    return figure | {
+        "barmode": "stack",
+        "height": 2 * BAR_PX * len(variants) + 150,
+        "uniformtext": {"mode": "hide", "minsize": 10},
+    }
+
+
+def _share_table(
+    variants: Sequence[Variant], components: Sequence[str], bounds: Sequence[str]
+) -> Table:
+    rows = []
+    for share, names in (("component_share", components), ("bound_share", bounds)):
+        for name in names:
+            values = [variant.summary["limits"][share].get(name) for variant in variants]
+            shown = ["–" if value is None else percent(value) for value in values]
+            rows.append([sentence(words(name)), *shown])
+    return Table(["Part of the step time", *(variant.name for variant in variants)], rows)

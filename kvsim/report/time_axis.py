@@ -1,0 +1,70 @@
+"""The time axis that charts over time share: its unit, its span, the window until arrivals stop."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from kvsim.report.figure import GRAY, axis, rounded
+from kvsim.report.inputs import Variant
+from kvsim.report.series import Floats, Ints, Timeline, time_means
+from kvsim.units import NS_PER_S
+
+UNITS = (("h", 3600, 7200), ("min", 60, 600), ("s", 1, 0))  # name, seconds, used from so many s
+TABLE_ROWS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """A span from 0 to `end_ns` that covers all steps; arrivals stop at `window_ns`."""
+
+    end_ns: int
+    window_ns: int
+    unit: str
+    unit_ns: int
+
+    @classmethod
+    def of_run(cls, variants: Sequence[Variant]) -> "TimeAxis":
+        """Return the axis that suits all variants."""
+        windows_ns = [round(v.summary["figures"]["window_s"] * NS_PER_S) for v in variants]
+        ends_ns = [
+            int((v.steps["start_ns"] + v.steps["duration_ns"]).max(initial=1)) for v in variants
+        ]
+        end_ns = max(*windows_ns, *ends_ns)
+        unit, seconds, _ = next(unit for unit in UNITS if end_ns >= unit[2] * NS_PER_S)
+        return cls(end_ns, max(1, *windows_ns), unit, seconds * NS_PER_S)
+
+    def of(self, times_ns: Ints) -> list[float]:
+        """Express times in the unit of the axis, rounded to what a screen can show."""
+        return rounded(times_ns / self.unit_ns, 4)
+
+    def layout(self) -> dict[str, Any]:
+        """Return Plotly's description of the axis."""
+        return axis(f"simulated time ({self.unit})", range=[0, self.end_ns / self.unit_ns])
+
+    def edges(self, count: int) -> Ints:
+        """Return `count` + 1 instants that divide the span evenly."""
+        return np.linspace(0, self.end_ns, count + 1).round().astype(np.int64)
+
+    def row_names(self) -> list[str]:
+        """Return the words for the rows of a table that divides the span evenly."""
+        edges = self.of(self.edges(TABLE_ROWS))
+        return [f"{start:.4g}–{end:.4g} {self.unit}" for start, end in pairwise(edges)]
+
+    def row_means(self, line: Timeline) -> Floats:
+        """Return the mean of each level over each row of such a table, shape (rows, levels)."""
+        return time_means(line, self.edges(TABLE_ROWS))
+
+    def window_means(self, line: Timeline) -> Floats:
+        """Return the mean of each level until arrivals stop."""
+        return np.asarray(time_means(line, np.array([0, self.window_ns]))[0])
+
+    def window_mark(self) -> list[dict[str, Any]]:
+        """Return a rule where arrivals stop, if anything happens afterwards."""
+        if self.window_ns >= self.end_ns:
+            return []
+        at = self.window_ns / self.unit_ns
+        place = {"x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1}
+        return [{"type": "line", "line": {"color": GRAY, "width": 1.5, "dash": "dot"}, **place}]
