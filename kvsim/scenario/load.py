@@ -31,11 +31,13 @@ class ScenarioFile:
     """A scenario file that can be run.
 
     Attributes:
+        base_dir: Folder of the file; relative paths in it start there.
         document: The file itself; it knows the lines.
         variants: The scenario under the name "base", then each variant with its overrides merged
             in, in the order of the file.
     """
 
+    base_dir: Path
     document: Document
     variants: Mapping[str, Scenario]
 
@@ -78,7 +80,7 @@ def load_scenario(path: Path) -> ScenarioFile:
         problems[message, where] = document.located(Problem(message), where)
     if problems:
         raise InputError(*sorted(problems.values(), key=lambda problem: problem.line or 0))
-    return ScenarioFile(document, found)
+    return ScenarioFile(path.parent, document, found)
 
 
 def deep_merge(base: Any, override: Any) -> Any:

@@ -213,7 +213,7 @@ class Scenario(Section):
     warmup_s: Seconds = 0.0
     """Requests that arrive before it are left out of the latencies."""
     max_simulated_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Stop here, requests still in the system count as unfinished; null: run until all have left."""
+    """Stop here; requests still in the system count as unfinished. null: until all have left."""
     oversized_requests: Literal["refuse", "reject"] = "refuse"
     """Requests that can never be served: refuse the scenario, or reject them on arrival as the
     server does, and count them."""

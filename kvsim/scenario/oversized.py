@@ -1,0 +1,46 @@
+"""Requests that can never be served, found before the run."""
+
+from collections.abc import Mapping
+
+from kvsim.engine.cluster import read_requests, why_never
+from kvsim.errors import InputError, Problem
+from kvsim.scenario.load import ScenarioFile
+from kvsim.scenario.variant import ResolvedVariant
+from kvsim.workload.requests import RequestTable
+
+_LISTED = 10
+
+
+def refuse_oversized(
+    file: ScenarioFile, variants: Mapping[str, ResolvedVariant], requests: RequestTable
+) -> None:
+    """Refuse requests that can never be served, where the scenario says so.
+
+    Raises:
+        InputError: Lists the first such requests of each variant and counts the others.
+    """
+    problems: list[Problem] = []
+    for name, variant in variants.items():
+        if variant.scenario.oversized_requests == "refuse":
+            found = [Problem(text) for text in _oversized(variant, requests)]
+            more = len(found) - _LISTED
+            hint = f"and {more} more; " if more > 0 else ""
+            if found:
+                hint += "'oversized_requests: reject' lets them fail as on a server"
+                found = [*found[:_LISTED], Problem(hint, path="oversized_requests")]
+            problems += [file.located(problem, name) for problem in found]
+    if problems:
+        raise InputError(*problems)
+
+
+def _oversized(variant: ResolvedVariant, requests: RequestTable) -> list[str]:
+    """Return a sentence for each request that can never be served."""
+    answers: dict[int, int] = {}
+    allocator = variant.build_allocator(lambda request: answers[request.number])
+    found = []
+    for _, request, answer_tokens in read_requests(requests, variant.engine.max_model_len):
+        answers[request.number] = answer_tokens
+        reason = why_never(request, variant.engine, allocator)
+        if reason:
+            found.append(f"request {request.number} can never be served: {reason}")
+    return found

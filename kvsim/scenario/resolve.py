@@ -1,0 +1,156 @@
+"""Scenario → everything a simulation needs, with the defaults of vLLM filled in."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TypeVar
+
+from kvsim.engine.config import EngineConfig
+from kvsim.errors import InputError, Problem
+from kvsim.gpu import GpuSpec, Price, load_gpu, price_of
+from kvsim.memory import MemoryFlags, memory_budget, parse_startup_line, resolve_flags
+from kvsim.model import ModelSpec, fp8_weights, load_model
+from kvsim.scenario.load import ScenarioFile
+from kvsim.scenario.notes import notes_on
+from kvsim.scenario.schema import BASE, Engine, Scenario
+from kvsim.scenario.variant import ResolvedVariant
+
+T = TypeVar("T")
+
+
+def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) -> ResolvedVariant:
+    """Fill in all defaults of one variant and check that the engine would start.
+
+    Args:
+        scenario: The variant, overrides merged in.
+        name: Its name.
+        base_dir: Where a relative path of a model starts, the working directory by default.
+
+    Raises:
+        InputError: Settings that vLLM refuses, or a model that does not fit the GPU.
+    """
+    model = _served(load_model(scenario.model, base_dir), scenario.engine)
+    gpu = load_gpu(scenario.gpu) if isinstance(scenario.gpu, str) else scenario.gpu.spec()
+    flags = _memory_flags(scenario.engine, model, gpu)
+    _check(model, scenario.engine, flags)
+    price = _price(scenario, gpu)
+    memory = _at("engine", lambda: memory_budget(model, gpu, flags))
+    return ResolvedVariant(
+        name=name,
+        scenario=scenario,
+        model=model,
+        gpu=gpu,
+        engine=_config(scenario.engine, flags, memory.num_gpu_blocks),
+        memory=memory,
+        price=price,
+        notes=tuple(notes_on(scenario, gpu, memory, price)),
+    )
+
+
+def resolve_all(file: ScenarioFile) -> dict[str, ResolvedVariant]:
+    """Resolve the base and all variants, in the order of the file, the base first.
+
+    Raises:
+        InputError: With the problems of all variants, each with its place in the file.
+    """
+    resolved: dict[str, ResolvedVariant] = {}
+    problems: dict[Problem, None] = {}
+    for name, scenario in file.variants.items():
+        try:
+            resolved[name] = resolve(scenario, name, file.base_dir)
+        except InputError as error:
+            problems |= dict.fromkeys(file.located(problem, name) for problem in error.problems)
+    if problems:
+        raise InputError(*problems)
+    return resolved
+
+
+def _served(model: ModelSpec, engine: Engine) -> ModelSpec:
+    """Return the model with the engine's dtype and quantization."""
+    if engine.dtype != "auto":
+        model = replace(model, dtype="float16" if engine.dtype == "half" else engine.dtype)
+    if engine.quantization is None:
+        return model
+    if model.quantization is None:
+        return replace(model, quantization=fp8_weights())
+    if model.quantization.weight_dtype in {"fp8", "fp8_block"}:
+        return model
+    raise InputError(
+        Problem(
+            f"{model.name} is a checkpoint in {model.quantization.weight_dtype}, which can't be "
+            "loaded as fp8; leave quantization out",
+            path="engine.quantization",
+        )
+    )
+
+
+def _memory_flags(engine: Engine, model: ModelSpec, gpu: GpuSpec) -> MemoryFlags:
+    names = {field.name for field in fields(MemoryFlags)} & set(Engine.model_fields)
+    flags = resolve_flags(model, gpu, **{name: getattr(engine, name) for name in sorted(names)})
+    if engine.kv_startup_line is None:
+        return flags
+    line = engine.kv_startup_line
+    per_token = _at(
+        "engine.tensor_parallel_size",
+        lambda: model.kv_bytes_per_token(flags.tensor_parallel_size, flags.kv_cache_dtype),
+    )
+    blocks = _at("engine.kv_startup_line", lambda: parse_startup_line(line, flags, per_token))
+    return replace(flags, num_gpu_blocks_override=blocks)
+
+
+def _check(model: ModelSpec, engine: Engine, flags: MemoryFlags) -> None:
+    """Refuse what vLLM refuses at start-up, all of it in one go."""
+    problems = []
+    try:
+        model.check_tensor_parallel(flags.tensor_parallel_size)
+    except InputError as error:
+        problems += [
+            replace(problem, path="engine.tensor_parallel_size") for problem in error.problems
+        ]
+    if flags.max_model_len > model.max_position_embeddings:
+        problems.append(
+            Problem(
+                f"{flags.max_model_len} is more than the {model.max_position_embeddings} "
+                f"positions of {model.name}",
+                path="engine.max_model_len",
+            )
+        )
+    try:
+        _config(engine, flags, num_gpu_blocks=1)
+    except InputError as error:
+        problems += [
+            replace(problem, path="engine.max_num_batched_tokens") for problem in error.problems
+        ]
+    if problems:
+        raise InputError(*problems)
+
+
+def _config(engine: Engine, flags: MemoryFlags, num_gpu_blocks: int) -> EngineConfig:
+    return EngineConfig(
+        max_num_seqs=flags.max_num_seqs,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        max_model_len=flags.max_model_len,
+        num_gpu_blocks=num_gpu_blocks,
+        block_size=flags.block_size,
+        enable_chunked_prefill=engine.enable_chunked_prefill,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        scheduler_reserve_full_isl=engine.scheduler_reserve_full_isl,
+        watermark=engine.watermark,
+    )
+
+
+def _price(scenario: Scenario, gpu: GpuSpec) -> Price | None:
+    given = scenario.price_usd_per_gpu_hour
+    if given is None:
+        return price_of(gpu.name)
+    return Price(given, given, given, as_of="", source="the scenario")
+
+
+def _at(path: str, action: Callable[[], T]) -> T:
+    """Run `action`; its problems that name no place get this one."""
+    try:
+        return action()
+    except InputError as error:
+        raise InputError(
+            *(replace(problem, path=problem.path or path) for problem in error.problems)
+        ) from error

@@ -1,0 +1,115 @@
+"""A variant with all defaults filled in: what a simulation, a manifest and a report read."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kvsim.engine.allocators import KVAllocator, PoolShape
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.request import RequestView
+from kvsim.gpu import GpuSpec, Price
+from kvsim.memory import MemoryBudget
+from kvsim.model import ModelSpec
+from kvsim.scenario.schema import Scenario
+from kvsim.workload.build import file_digests
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedVariant:
+    """One variant, ready to run.
+
+    Attributes:
+        name: "base", or its name in the file.
+        scenario: The variant as written, overrides merged in; workload, kv_cache, routing, cost,
+            slo and the rest are read from it.
+        model: As served: dtype and quantization of the engine applied.
+        gpu: Each of the replica's GPUs.
+        engine: Settings of each replica.
+        memory: Where a GPU's memory goes.
+        price: What a GPU costs an hour; None if nobody said.
+        notes: What a reader of the results must know, in sentences.
+    """
+
+    name: str
+    scenario: Scenario
+    model: ModelSpec
+    gpu: GpuSpec
+    engine: EngineConfig
+    memory: MemoryBudget
+    price: Price | None
+    notes: tuple[str, ...]
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all replicas together."""
+        return self.scenario.replicas * self.scenario.engine.tensor_parallel_size
+
+    def build_allocator(self, answer_tokens: Callable[[RequestView], int]) -> KVAllocator:
+        """Return an empty KV cache of one replica; only an oracle's asks for `answer_tokens`."""
+        shape = PoolShape(
+            num_gpu_blocks=self.engine.num_gpu_blocks,
+            block_size_tokens=self.engine.block_size,
+            max_model_len_tokens=self.engine.max_model_len,
+            watermark=self.engine.watermark,
+            oracle_output_tokens=answer_tokens,
+        )
+        return self.scenario.kv_cache.build(shape)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the resolved values, ready for JSON."""
+        written = self.scenario.model_dump(mode="json", exclude={"name", "variants"})
+        return written | {
+            "model": _model_facts(self.model),
+            "gpu": asdict(self.gpu),
+            "engine": written["engine"] | self._engine_facts(),
+            "memory": _memory_facts(self.memory),
+            "price": asdict(self.price) if self.price else None,
+            "files": file_digests(self.scenario.workload),
+            "notes": list(self.notes),
+        }
+
+    def _engine_facts(self) -> dict[str, Any]:
+        """Return the engine's settings with every `auto` replaced by what it came to."""
+        flags = self.memory.flags
+        return {
+            **asdict(flags),
+            **asdict(self.engine),
+            "dtype": self.model.dtype,
+            "kv_cache_dtype": self.model.kv_cache_dtype(flags.kv_cache_dtype),
+        }
+
+
+def scenario_hash(variants: Mapping[str, ResolvedVariant]) -> str:
+    """Return a SHA-256 of all that decides the results but kvsim's own version.
+
+    Files count by their content. Neither the order of keys, nor a default written out, nor the
+    scenario's name changes it.
+    """
+    values = {name: variant.as_dict() for name, variant in variants.items()}
+    for resolved in values.values():
+        del resolved["notes"]
+    return _digest(values)
+
+
+def _model_facts(model: ModelSpec) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "dtype": model.dtype,
+        "num_layers": model.num_layers,
+        "parameters": sum(model.parameters().values()),
+        "active_parameters": model.active_parameters(),
+        "quantization": asdict(model.quantization) if model.quantization else None,
+        "sha256": _digest(asdict(model)),
+    }
+
+
+def _memory_facts(memory: MemoryBudget) -> dict[str, Any]:
+    facts = {key: value for key, value in asdict(memory).items() if key != "flags"}
+    return facts | {"kv_cache_tokens": memory.kv_cache_tokens}
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
