@@ -202,7 +202,8 @@ BATCH = (
         "seqs",
         "lower",
         "∫ waiting_seqs dt / (window · replicas)",
-        "Requests waiting on one replica, averaged over time and replicas",
+        "Requests waiting on one replica, averaged over time and replicas; a shared queue is seen "
+        "by each",
     ),
     Metric(
         "waiting_seqs_max",
