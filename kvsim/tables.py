@@ -28,7 +28,7 @@ class Column:
 OUTCOMES = ("finished", "rejected", "unfinished", "timed_out")
 # What the request at the head of the queue lacked when a step had been scheduled.
 HEAD_LACKS = ("nothing", "kv_blocks", "hole", "sequence_slot", "token_budget", "preempting")
-EVENT_KINDS = ("preempted", "resumed", "stalled", "rejected", "evicted", "compacted")
+EVENT_KINDS = ("preempted", "resumed", "rejected", "evicted", "compacted")
 
 REQUESTS = (
     Column("request", "count", "Number of the request in order of arrival, from 0"),
@@ -81,9 +81,7 @@ EVENTS = (
     Column(
         "gap_ns",
         "ns",
-        "resumed: time between the tokens around the preemption; stalled: the same for a request "
-        "that decodes again in this step, in place of one gap of the step's duration; "
-        "compacted: time of the copy",
+        "resumed: time between the tokens around the preemption; compacted: time of the copy",
     ),
 )
 

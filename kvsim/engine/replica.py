@@ -57,12 +57,12 @@ class Replica:
     @property
     def waiting_seqs(self) -> int:
         """Requests in its queue."""
-        return self.scheduler.waiting_seqs
+        return len(self.scheduler.waiting)
 
     @property
     def running_seqs(self) -> int:
         """Requests admitted."""
-        return self.scheduler.running_seqs
+        return len(self.scheduler.running)
 
     @property
     def idle(self) -> bool:
@@ -78,7 +78,7 @@ class Replica:
     def _run(self) -> Generator[Event, Any, None]:
         clock, scheduler = self._clock, self.scheduler
         while True:
-            while not (scheduler.running_seqs or scheduler.waiting_seqs):
+            while not (scheduler.running or scheduler.waiting):
                 self._wakeup = clock.event()
                 yield self._wakeup
             plan = scheduler.schedule(self.step)
@@ -99,25 +99,28 @@ class Replica:
             chunk_tokens += new
             chunk_kv_tokens += prefix + new
             pairs += new * prefix + new * (new + 1) // 2
-        self._own_slots(plan)
+            self._own(request, self.allocator.slots_tokens(request.number))
+            if request.admitted_ns < 0:
+                request.admitted_ns = self._clock.now
+        for request in plan.grown:
+            self._own(request, self.step + request.offset + self._growth_tokens)
         decode_seqs = plan.decode_seqs
-        seqs = decode_seqs + len(plan.chunks)
+        tokens, seqs = chunk_tokens + decode_seqs, len(plan.chunks) + decode_seqs
         if not seqs:
             raise BrokenLawError("a replica with work makes progress")
         duration_ns = self._cost.step_ns(
-            chunk_tokens + decode_seqs, seqs, decode_seqs, plan.decode_kv_tokens, chunks_ns
+            tokens, seqs, decode_seqs, plan.decode_kv_tokens, chunks_ns
         )
-        now_ns = self._clock.now
-        allocator = self.allocator
         if self._copy_ns_per_token:
             duration_ns += self._compact()
-        self.held_tokens += chunk_tokens + decode_seqs
-        held, inside = self.held_tokens, self.inside_tokens
+        self.held_tokens = held = self.held_tokens + tokens
+        inside = self.inside_tokens
+        allocator = self.allocator
         self._recorder.steps.extend(
             (
                 self.index,
                 self.step,
-                now_ns,
+                self._clock.now,
                 duration_ns,
                 len(plan.chunks),
                 chunk_tokens,
@@ -126,8 +129,8 @@ class Replica:
                 round(chunks_ns),
                 decode_seqs,
                 plan.decode_kv_tokens,
-                self.scheduler.running_seqs,
-                self.scheduler.waiting_seqs,
+                len(self.scheduler.running),
+                len(self.scheduler.waiting),
                 len(plan.preempted),
                 plan.head_lacks,
                 held,
@@ -140,17 +143,8 @@ class Replica:
         )
         return duration_ns
 
-    def _own_slots(self, plan: Plan) -> None:
-        """Keep count of slots that will never be filled, as requests come to own them."""
-        for request in plan.chunks:
-            if request.admitted_ns < 0:
-                request.admitted_ns = self._clock.now
-            self._own(request, self.allocator.slots_tokens(request.number))
-        growth_tokens, step = self._growth_tokens, self.step
-        for request in plan.grown:
-            self._own(request, step + request.offset + growth_tokens)
-
     def _own(self, request: Request, slots_tokens: int) -> None:
+        """Keep count of the slots that a request owns and will never fill."""
         # The last token of an answer never gets a slot (R10).
         answer_tokens = self._answers_tokens[request.number]
         unused_tokens = slots_tokens - request.prompt_tokens - answer_tokens + 1
@@ -185,7 +179,6 @@ class Replica:
 
     def _complete(self, plan: Plan) -> None:
         """Apply the results of the step that ends now: tokens, first tokens, ends (R29, R30)."""
-        self.scheduler.advance(plan)
         ended = self._ending.pop(self.step, None)
         if plan.chunks:
             ended = (ended or []) + self._complete_chunks(plan)

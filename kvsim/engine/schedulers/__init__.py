@@ -1,6 +1,7 @@
 """Schedulers: each file here decides, for one replica, what runs in the next step."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from kvsim.engine.allocators import KVAllocator
@@ -34,15 +35,11 @@ class Scheduler(Protocol):
     """Owns the queue and the order of the running requests of one replica."""
 
     allocator: KVAllocator
+    waiting: deque[Request]  # head first
 
     @property
-    def waiting_seqs(self) -> int:
-        """Requests in the queue."""
-        ...
-
-    @property
-    def running_seqs(self) -> int:
-        """Requests admitted."""
+    def running(self) -> Mapping[int, Request]:
+        """Admitted requests, in order of admission."""
         ...
 
     def enqueue(self, request: Request) -> None:
@@ -55,10 +52,6 @@ class Scheduler(Protocol):
 
     def decode(self, request: Request, step: int) -> None:
         """Let a request whose last chunk was computed decode from `step` on."""
-        ...
-
-    def advance(self, plan: Plan) -> None:
-        """Note that the plan's decoding sequences have each computed a token."""
         ...
 
     def computed_tokens(self, seq: int, step: int) -> int:

@@ -40,16 +40,6 @@ class VllmScheduler:
         self._next_rank = 0
         self._plan = Plan()
 
-    @property
-    def waiting_seqs(self) -> int:
-        """Requests in the queue."""
-        return len(self.waiting)
-
-    @property
-    def running_seqs(self) -> int:
-        """Requests admitted."""
-        return len(self.running)
-
     def enqueue(self, request: Request) -> None:
         """Put a new arrival at the back of the queue (R7)."""
         self.waiting.append(request)
@@ -63,8 +53,9 @@ class VllmScheduler:
             self._schedule_chunks(step, plan)
         elif self._growth_tokens and (due := self._due[step % self._growth_tokens]):
             self._grow(step, plan, [due[rank] for rank in sorted(due)])
-        plan.decode_seqs = self.decode_seqs
-        plan.decode_kv_tokens = self.decode_context_tokens + self.decode_seqs
+        plan.decode_seqs = decode_seqs = self.decode_seqs
+        self.decode_context_tokens += decode_seqs  # each computes one token in this step
+        plan.decode_kv_tokens = self.decode_context_tokens
         if self.waiting:
             if plan.preempted:
                 plan.head_lacks = PREEMPTING  # R6: a call that preempted admits nobody
@@ -79,10 +70,6 @@ class VllmScheduler:
         self.decode_seqs += 1
         self.decode_context_tokens += request.known_tokens
         self._file(request)
-
-    def advance(self, plan: Plan) -> None:
-        """Note that the plan's decoding sequences have each computed a token."""
-        self.decode_context_tokens += plan.decode_seqs
 
     def finish(self, request: Request, step: int) -> None:
         """Forget a request that has ended before `step`, and free its KV slots."""
