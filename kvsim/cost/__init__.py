@@ -75,5 +75,5 @@ class StepCost(Protocol):
         ...
 
     def peaks(self) -> tuple[float, float]:
-        """Return the GPU's peak FLOP/s (of the weights' dtype, dense) and HBM bytes/s; 0: unknown."""
+        """Return peak FLOP/s (of the weights' dtype, dense) and HBM bytes/s; 0: unknown."""
         ...

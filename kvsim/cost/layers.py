@@ -1,0 +1,135 @@
+"""The kernels of a model's layers on one GPU: matrix shapes under tensor parallelism, prices."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvsim.cost import Part
+from kvsim.cost.attention import Heads
+from kvsim.cost.formats import WeightFormat, weight_format
+from kvsim.cost.gemm import gemm_curves
+from kvsim.cost.moe import moe_curves
+from kvsim.cost.small_ops import activation_ns, norm_ns, rope_ns
+from kvsim.cost.tables import Curve, Floats, Ints
+from kvsim.errors import InputError
+from kvsim.gpu import GpuSpec
+from kvsim.model import Attention, LayerGroup, Mlp, ModelSpec, Weight, element_bytes
+
+# Matrices that vLLM multiplies in one product, and those whose input is what TP divides.
+FUSED = (
+    {"q_proj", "k_proj", "v_proj"},
+    {"gate_proj", "up_proj"},
+    {"q_a_proj", "kv_a_proj_with_mqa"},
+)
+ROW_PARALLEL = {"o_proj", "down_proj"}
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product of one layer on one GPU."""
+
+    module: str
+    n: int
+    k: int
+
+
+def products(weights: Sequence[Weight], tensor_parallel_size: int) -> list[Product]:
+    """Return the products of a layer (routed experts aside), fused as vLLM fuses them."""
+    fused: dict[tuple[str, int], Product] = {}
+    for weight in weights:
+        if weight.part == "experts" or weight.inputs == 1 or weight.outputs == 1:
+            continue
+        share = weight.share(tensor_parallel_size)
+        prefix, _, name = weight.module.rpartition(".")
+        rows = name in ROW_PARALLEL
+        n = weight.outputs if rows else round(weight.outputs * share)
+        k = round(weight.inputs * share) if rows else weight.inputs
+        group = next((i for i, names in enumerate(FUSED) if name in names), -1)
+        key = (f"{prefix}.{group}" if group >= 0 else weight.module, k)
+        one = fused.get(key)
+        fused[key] = replace(one, n=one.n + n) if one else Product(weight.module, n, k)
+    return list(fused.values())
+
+
+def layer_curves(
+    model: ModelSpec, gpu: GpuSpec, group: LayerGroup, tensor_parallel_size: int, tokens: Ints
+) -> Iterator[Curve]:
+    """Yield what the layers of a group cost by tokens: products, experts and small kernels."""
+    hidden, attention, mlp = model.hidden_size, group.attention, group.mlp
+    weights = [*attention.weights(hidden), *mlp.weights(hidden)]
+    for product in products(weights, tensor_parallel_size):
+        weight = weight_format(model, gpu, product.module)
+        for curve in gemm_curves("gemm", gpu, weight, tokens, product.n, product.k):
+            yield Curve(curve.part, curve.ns * group.count)
+    if mlp.kind == "moe":
+        expert = weight_format(model, gpu, "mlp.experts.0.up_proj")
+        for curve in _expert_curves(gpu, expert, hidden, mlp, tensor_parallel_size, tokens):
+            yield Curve(curve.part, curve.ns * group.count)
+    small_ns = _small_ops_ns(model, gpu, group, tensor_parallel_size, tokens.astype(np.float64))
+    part = Part("norms_and_activations", "hbm", "physical", "2 µs a kernel and its bytes")
+    yield Curve(part, np.where(tokens > 0, small_ns * group.count, 0.0))
+
+
+def heads_on_gpu(attention: Attention, tensor_parallel_size: int, kv_cache_dtype: str) -> Heads:
+    """Return the attention of a layer as one GPU computes it.
+
+    Raises:
+        InputError: A kind of attention that is not priced.
+    """
+    if attention.kind == "linear":
+        raise InputError("linear attention (gated delta rule) is not priced yet")
+    if attention.index_heads:
+        raise InputError("sparse attention with an indexer (DSA) is not priced yet")
+    size = element_bytes(kv_cache_dtype)
+    q_heads = -(-attention.q_heads // tensor_parallel_size)
+    flop = 2.0 * q_heads * (attention.head_dim + attention.v_head_dim)
+    latent = attention.kind == "mla"
+    # In decode the query meets the latent itself: rank + rope for its score, rank for the value.
+    wide = 2.0 * q_heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
+    return Heads(
+        q_heads=q_heads,
+        kv_heads=attention.kv_heads_per_gpu(tensor_parallel_size),
+        head_dim=attention.head_dim,
+        flop_per_pair=flop,
+        decode_flop_per_pair=wide if latent else flop,
+        kv_bytes_per_token=attention.kv_bytes_per_token(tensor_parallel_size, size),
+        kv_dtype="fp8" if size == 1 else "bfloat16",
+        window_tokens=attention.window_tokens,
+        latent=latent,
+    )
+
+
+def _expert_curves(
+    gpu: GpuSpec,
+    weight: WeightFormat,
+    hidden: int,
+    mlp: Mlp,
+    tensor_parallel_size: int,
+    tokens: Ints,
+) -> list[Curve]:
+    shape = (hidden, mlp.intermediate_size, mlp.topk, mlp.experts, tensor_parallel_size)
+    return moe_curves(gpu, weight, tokens, shape, matrices=3 if mlp.gated else 2)
+
+
+def _small_ops_ns(
+    model: ModelSpec, gpu: GpuSpec, group: LayerGroup, tensor_parallel_size: int, tokens: Floats
+) -> Floats:
+    """Return the time of one layer's element-wise kernels: two norms, rotary embedding, activation.
+
+    Norms of queries and keys are one more kernel; the activation of routed experts is part of
+    their table.
+    """
+    attention, mlp = group.attention, group.mlp
+    q_heads = -(-attention.q_heads // tensor_parallel_size)
+    kv_heads = attention.kv_heads_per_gpu(tensor_parallel_size)
+    rotated = (q_heads + kv_heads) * attention.head_dim
+    ns = 2 * norm_ns(gpu, tokens, model.hidden_size)
+    if model.rotary_dim:
+        ns = ns + rope_ns(gpu, tokens, rotated)
+    if attention.norm_weights:
+        ns = ns + rope_ns(gpu, tokens, rotated)  # moves the same bytes
+    dense = mlp.intermediate_size if mlp.kind == "dense" else mlp.shared_intermediate_size
+    if dense:
+        ns = ns + activation_ns(gpu, tokens, -(-dense // tensor_parallel_size), mlp.gated)
+    return ns

@@ -1,0 +1,48 @@
+"""Element-wise kernels: norms, rotary embedding, activation, embedding, sampler."""
+
+from kvsim.cost.tables import NS_PER_S, NS_PER_US, STREAMING_EFFICIENCY, Floats
+from kvsim.gpu import GpuSpec
+
+LAUNCH_NS = 2.0 * NS_PER_US  # of one small kernel in a CUDA graph
+SAMPLER_NS = 25.0 * NS_PER_US
+SAMPLER_BYTES_PER_LOGIT = 16
+BYTES = 2  # activations are 16 bit
+
+
+def streaming_ns(gpu: GpuSpec, size_bytes: Floats, kernels: int = 1) -> Floats:
+    """Price kernels that only move bytes: 2 µs each, and 0.8 of the HBM bandwidth.
+
+    Both constants are the recommendation that comes with the kernel tables (layer timings of
+    LLMServingSim and Vidur agree with them).
+    """
+    rate = STREAMING_EFFICIENCY * gpu.hbm_bytes_per_s
+    return LAUNCH_NS * kernels + size_bytes / rate * NS_PER_S
+
+
+def norm_ns(gpu: GpuSpec, tokens: Floats, width: int) -> Floats:
+    """Price a norm with residual addition: reads two tensors, writes two."""
+    return streaming_ns(gpu, tokens * (4.0 * width * BYTES))
+
+
+def rope_ns(gpu: GpuSpec, tokens: Floats, width: int) -> Floats:
+    """Price the rotary embedding of queries and keys, in place."""
+    return streaming_ns(gpu, tokens * (2.0 * width * BYTES))
+
+
+def activation_ns(gpu: GpuSpec, tokens: Floats, width: int, gated: bool) -> Floats:
+    """Price the activation of an MLP: reads one or two tensors, writes one."""
+    return streaming_ns(gpu, tokens * ((3.0 if gated else 2.0) * width * BYTES))
+
+
+def embedding_ns(gpu: GpuSpec, tokens: Floats, width: int) -> Floats:
+    """Price the look-up of token embeddings."""
+    return streaming_ns(gpu, tokens * (2.0 * width * BYTES))
+
+
+def sampler_ns(gpu: GpuSpec, seqs: Floats, vocabulary: int) -> Floats:
+    """Price softmax and sampling: 25 µs and 16 bytes for each logit at 0.8 of the bandwidth."""
+    return (
+        SAMPLER_NS
+        - LAUNCH_NS
+        + streaming_ns(gpu, seqs * float(SAMPLER_BYTES_PER_LOGIT * vocabulary))
+    )

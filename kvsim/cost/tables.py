@@ -1,0 +1,166 @@
+"""What the kernels are priced from: a GPU's measured arrays, and constants fitted on all GPUs."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.cost import Basis, Bound, Part
+from kvsim.gpu import GpuSpec
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+NS_PER_US = 1e3
+NS_PER_S = 1e9
+# Share of the HBM bandwidth that element-wise kernels reach: `shared` tables' recommendation.
+STREAMING_EFFICIENCY = 0.8
+
+_DATA = Path(str(resources.files("kvsim"))) / "data" / "kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Nanoseconds of one part of the iteration, indexed by the integer that it depends on."""
+
+    part: Part
+    ns: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Constants of a physical form, and whose measurements they were fitted on."""
+
+    values: Mapping[str, float]
+    own: bool
+    origin: str
+
+    def __getitem__(self, name: str) -> float:
+        return self.values[name]
+
+    @property
+    def basis(self) -> Basis:
+        """A form fitted on the GPU's own rows interpolates them; another GPU's is only physics."""
+        return "interpolated" if self.own else "physical"
+
+
+def load_arrays(gpu: GpuSpec) -> Mapping[str, NDArray[np.float32]]:
+    """Return the measured arrays of a GPU by name, none if nobody measured it.
+
+    `gemm/DTYPE/us` has the shape [m, n, k], with its axes beside it; `prefill/KV_DTYPE/HEAD_DIM/us`
+    [heads, tokens]; `moe/DTYPE/us` [shapes, tokens]; `all_reduce/GPUS/us` [bytes];
+    `dynamic_scale/us` [m, k]. Latencies in µs, NaN where nothing was measured.
+    """
+    return _arrays(gpu.name)
+
+
+def fit(form: str, gpu: GpuSpec, dtype: str = "") -> Fit:
+    """Return the constants of a physical form for a GPU.
+
+    They are the GPU's own if it was measured, else those of a GPU of the same compute capability
+    (same kernels, same efficiency), else the median over the measured architectures, of which
+    each counts once. A dtype that was not measured on an architecture takes its bf16 constants.
+
+    Args:
+        form: `gemm`, `attention_decode`, `attention_prefill` or `all_reduce`.
+        gpu: The GPU.
+        dtype: Second key: dtype, or the number of GPUs of an all-reduce.
+    """
+    rows = _fit_rows(form)
+    for key in dict.fromkeys((dtype, "bfloat16")):
+        of_dtype = [row for row in rows if row.dtype == key]
+        own = [row for row in of_dtype if row.gpu == gpu.name]
+        siblings = [row for row in of_dtype if row.architecture == _architecture(gpu.sm_arch)]
+        if own:
+            return Fit(own[0].values, True, f"form fitted on {gpu.name}")
+        if siblings:
+            return Fit(siblings[0].values, False, f"form with the constants of {siblings[0].gpu}")
+    of_dtype = [row for row in rows if row.dtype == dtype]
+    if not of_dtype:
+        raise LookupError(f"no {form} was fitted for {dtype}")
+    return Fit(_median_over_architectures(of_dtype), False, "form with median constants")
+
+
+def log_interpolate(at: Ints | Floats, grid: NDArray[np.generic], values: Floats) -> Floats:
+    """Interpolate along a line in log-log; constant below the grid, proportional beyond it.
+
+    The arguments must be positive. Points of the grid without a value (NaN) are skipped.
+    """
+    known = np.isfinite(values)
+    x, y = np.asarray(grid, np.float64)[known], np.asarray(values, np.float64)[known]
+    inside = np.exp(np.interp(np.log(at), np.log(x), np.log(y)))
+    return np.asarray(inside * np.maximum(at / x[-1], 1.0), np.float64)
+
+
+def two_nearest(points: Floats, target: Floats) -> list[tuple[int, float]]:
+    """Return the two rows of `points` nearest to the target in log space, and their weights.
+
+    The weights are inverse to the distance and sum to one; an exact hit has all of it.
+    """
+    distances = np.linalg.norm(np.log(points) - np.log(target), axis=1)
+    nearest = np.argsort(distances, kind="stable")[:2]
+    if distances[nearest[0]] == 0 or len(nearest) == 1:
+        return [(int(nearest[0]), 1.0)]
+    weights = 1 / distances[nearest]
+    return [(int(i), float(w)) for i, w in zip(nearest, weights / weights.sum(), strict=True)]
+
+
+def split_by_bound(
+    component: str, ns: Floats, compute: NDArray[np.bool_], why: Part
+) -> list[Curve]:
+    """Return the two curves that a component splits into: where FLOPs bound it, and where bytes."""
+    bounds: tuple[tuple[Bound, NDArray[np.bool_]], ...] = (("compute", compute), ("hbm", ~compute))
+    return [
+        Curve(Part(component, bound, why.basis, why.note), np.where(where, ns, 0.0))
+        for bound, where in bounds
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _FitRow:
+    gpu: str
+    architecture: int | None
+    dtype: str
+    values: Mapping[str, float]
+
+
+@cache
+def _arrays(gpu_name: str) -> Mapping[str, NDArray[np.float32]]:
+    if gpu_name not in {path.stem for path in _DATA.glob("*.npz")}:
+        return {}
+    with np.load(_DATA / f"{gpu_name}.npz") as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+@cache
+def _fit_rows(form: str) -> list[_FitRow]:
+    with (_DATA / f"fit_{form}.csv").open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    keys = ("gpu", "sm_arch", "dtype", "kv_dtype", "world_size")
+    rows = []
+    for row in table:
+        dtype = row.get("dtype") or row.get("kv_dtype") or row["world_size"]
+        values = {name: float(cell or "nan") for name, cell in row.items() if name not in keys}
+        rows.append(_FitRow(row["gpu"], _architecture(int(row["sm_arch"])), dtype, values))
+    return rows
+
+
+def _architecture(sm_arch: int | None) -> int | None:
+    """Data-center Blackwell (100 and 103) is one architecture; older ones differ in each number."""
+    return 100 if sm_arch == 103 else sm_arch
+
+
+def _median_over_architectures(rows: list[_FitRow]) -> Mapping[str, float]:
+    groups: dict[int | None, list[_FitRow]] = {}
+    for row in rows:
+        groups.setdefault(row.architecture, []).append(row)
+    return {
+        name: median(median(row.values[name] for row in group) for group in groups.values())
+        for name in rows[0].values
+    }
