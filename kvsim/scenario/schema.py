@@ -185,7 +185,7 @@ else:
 class Scenario(Section):
     """A deployment, what its clients send, and the targets it should meet."""
 
-    name: Name
+    name: Name = "scenario"
     """Name of the scenario; by default that of its file."""
     model: str = Field(min_length=1)
     """Name in the catalogue, or path of a config.json or its folder, beside this file."""
