@@ -4,6 +4,7 @@ import difflib
 import json
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from kvsim.errors import InputError, Problem
 from kvsim.model.config import read_config
@@ -48,20 +49,25 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> ModelSpec:
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         raise InputError(_unknown(name_or_path))
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(Problem(f"not a JSON file: {error}", str(path))) from None
-    if not isinstance(config, dict):
-        raise InputError(Problem("not the config.json of a model", str(path)))
+    config = _read_object(path)
     beside = path.with_name("hf_quant_config.json")
     if beside.is_file() and "quantization_config" not in config:  # where modelopt keeps it
-        config["quantization_config"] = _modelopt(json.loads(beside.read_text(encoding="utf-8")))
+        config["quantization_config"] = _modelopt(_read_object(beside))
     return read_config(name_or_path, config)
 
 
-def _modelopt(quantization: dict[str, dict[str, object]]) -> dict[str, object]:
-    section = dict(quantization["quantization"])
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(Problem(f"can't be read as JSON: {error}", str(path))) from None
+    if not isinstance(value, dict):
+        raise InputError(Problem("is not the config.json of a model", str(path)))
+    return value
+
+
+def _modelopt(config: dict[str, Any]) -> dict[str, Any]:
+    section = dict(config.get("quantization") or {})
     return section | {"quant_method": "modelopt", "ignore": section.get("exclude_modules")}
 
 

@@ -82,6 +82,8 @@ def read_config(name: str, config: Config) -> ModelSpec:
         return _spec(name, config, text, FAMILIES[kind])
     except KeyError as missing:
         raise InputError(f"{name}: config.json lacks the key {missing}") from None
+    except (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError) as error:
+        raise InputError(f"{name}: config.json has a value that makes no sense: {error}") from None
 
 
 def _spec(name: str, config: Config, text: Config, family: Family) -> ModelSpec:
@@ -157,19 +159,33 @@ def _attention(text: Config, family: Family, layer: int) -> Attention:
 def _kind(text: Config, layer: int) -> tuple[Literal["full", "sliding", "chunked", "linear"], int]:
     """Return the kind of a layer's attention, and its window or chunk in tokens."""
     window = int(text.get("sliding_window") or 0)
-    if "layer_types" in text:
-        kind = text["layer_types"][layer].removesuffix("_attention")
-        return ("sliding", window) if kind == "sliding" else (kind, 0)
+    if text.get("layer_types"):
+        return _named_kind(text["layer_types"][layer], text)
     if "hybrid_layer_pattern" in text:
         return ("sliding", window) if text["hybrid_layer_pattern"][layer] else ("full", 0)
     if (
         text["model_type"] == "llama4_text"
     ):  # each fourth layer has no positions and sees everything
-        return ("full", 0) if layer % 4 == 3 else ("chunked", int(text["attention_chunk_size"]))
+        return _named_kind("full_attention" if layer % 4 == 3 else "chunked_attention", text)
     slides = text.get("use_sliding_window", text["model_type"] in {"mistral", "mixtral"})
     if window and slides and layer >= int(text.get("max_window_layers") or 0):
         return "sliding", window
     return "full", 0
+
+
+def _named_kind(
+    name: str, text: Config
+) -> tuple[Literal["full", "sliding", "chunked", "linear"], int]:
+    match name:
+        case "full_attention":
+            return "full", 0
+        case "sliding_attention":
+            return "sliding", int(text["sliding_window"])
+        case "chunked_attention":
+            return "chunked", int(text["attention_chunk_size"])
+        case "linear_attention":
+            return "linear", 0
+    raise InputError(f"layer_types: '{name}' is not modelled")
 
 
 def _mla(text: Config) -> Attention:
