@@ -173,6 +173,13 @@ def test_what_takes_memory_leaves_fewer_blocks(worse: dict[str, object]) -> None
     assert fewer.num_gpu_blocks < memory_budget(LLAMA, H100, base).num_gpu_blocks
 
 
+def test_mla_sets_aside_room_to_expand_latents() -> None:
+    model = load_model("deepseek-ai/DeepSeek-V3")
+    flags = flags_for(model, tensor_parallel_size=8, max_num_seqs=1, max_num_batched_tokens=64)
+    expanded = 65536 * (16 * (128 + 128) + 512 + 64) * 2
+    assert activation_bytes(model, flags) == expanded + 3 * 64 * 7168 * 2
+
+
 def test_eager_mode_has_no_graphs() -> None:
     eager = memory_budget(LLAMA, H100, flags_for(enforce_eager=True))
     captured = memory_budget(LLAMA, H100, flags_for())

@@ -239,6 +239,7 @@ def test_modelopt_keeps_its_quantization_in_a_file_beside(tmp_path: Path) -> Non
         ({"hidden_size": None}, "makes no sense"),
         ({"vocab_size": "many"}, "makes no sense"),
         ({"layer_types": ["mamba"] * 32}, "'mamba' is not modelled"),
+        ({"num_hidden_layers": 0}, "no layer keeps a KV cache"),
         ({"layer_types": ["full_attention"]}, "makes no sense"),
         ({"quantization_config": {"quant_method": "aqlm"}}, "method 'aqlm' is not modelled"),
         ({"quantization_config": {"quant_method": "compressed-tensors"}}, "lacks the key"),

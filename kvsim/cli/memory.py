@@ -26,6 +26,9 @@ def memory(
     num_gpu_blocks_override: Annotated[
         int | None, typer.Option(help="A measured number of KV blocks.")
     ] = None,
+    kv_cache_memory_bytes: Annotated[
+        int | None, typer.Option(help="KV cache of one GPU, instead of what would be left.")
+    ] = None,
     kv_startup_line: Annotated[
         str | None, typer.Option(help="What a server logged about its KV cache, pasted.")
     ] = None,
@@ -52,6 +55,7 @@ def memory(
         kv_cache_dtype=kv_cache_dtype,
         enforce_eager=enforce_eager,
         num_gpu_blocks_override=num_gpu_blocks_override,
+        kv_cache_memory_bytes=kv_cache_memory_bytes,
         vllm_version=vllm_version,
     )
     if kv_startup_line is not None:

@@ -3,7 +3,8 @@
 vLLM loads the weights, runs one step of `max_num_batched_tokens` tokens and samples for
 `max_num_seqs` sequences, and gives the KV cache what the peak leaves of
 `gpu_memory_utilization` x the GPU's memory. The same sum is done here from tensor shapes. The
-constants below have a physical meaning; none belongs to one model or one GPU.
+constants below have a physical meaning; none belongs to one model or one GPU. Not modelled: the
+profile run of a vision encoder.
 """
 
 from collections.abc import Mapping
@@ -30,12 +31,14 @@ NON_TORCH_BYTES = round(0.13 * GIB)
 # V0 also counted the CUDA context, 0.2 to 0.5 GiB by GPU.
 CONTEXT_BYTES = round(0.25 * GIB)
 # NCCL's channels (a few MiB each, two dozen and more per communicator) and the buffers of vLLM's
-# own all-reduce; 0.3 to 0.7 GiB are seen on servers with 2 to 4 GPUs.
+# own all-reduce: servers with 2 and 4 GPUs leave 0.3 to 0.7 GiB that nothing else explains.
 COMMUNICATION_BYTES = round(0.5 * GIB)
-# A captured kernel keeps its launch parameters on the device.
+# A captured kernel keeps its launch parameters on the device; a layer is about a dozen kernels,
+# more with experts. Logs of 0.2 to 1 GiB for a model bound the product within a factor of two.
 CUDA_GRAPH_BYTES_PER_KERNEL = 8 * KIB
 KERNELS_PER_DENSE_LAYER = 12
 KERNELS_PER_MOE_LAYER = 18
+MLA_WORKSPACE_TOKENS = 64 * KIB
 TENSOR_PARALLEL_SIZES = (2, 4, 8, 16)
 
 
@@ -114,7 +117,8 @@ def activation_bytes(model: ModelSpec, flags: MemoryFlags) -> int:
         tokens = max(tokens, flags.max_model_len)
     hidden = tokens * model.hidden_size * ELEMENT_BYTES
     widest = max(_layer_width(group, model, flags.tensor_parallel_size) for group in model.layers)
-    forward = HIDDEN_TENSORS_FORWARD * hidden + tokens * widest * ELEMENT_BYTES
+    in_layer = max(tokens * widest * ELEMENT_BYTES, _mla_workspace_bytes(model, flags))
+    forward = HIDDEN_TENSORS_FORWARD * hidden + in_layer
     sequences = min(flags.max_num_seqs, tokens)
     logits = sequences * model.vocab_size * generation.sampler_bytes_per_logit
     return max(forward, HIDDEN_TENSORS_SAMPLING * hidden + logits)
@@ -152,6 +156,23 @@ def _layer_width(group: LayerGroup, model: ModelSpec, tensor_parallel_size: int)
     if mlp.kind == "moe":  # the buffers of vLLM's fused experts; input and output share the first
         return max(in_attention, mlp.topk * (max(up, model.hidden_size) + size))
     return max(in_attention, up + size)
+
+
+def _mla_workspace_bytes(model: ModelSpec, flags: MemoryFlags) -> int:
+    """Return what MLA sets aside to expand the latents of earlier chunks of a prompt.
+
+    The number of tokens is that of vLLM's MLA metadata builder.
+    """
+    longest = max(8 * flags.max_model_len, 4 * flags.max_num_seqs * flags.block_size)
+    tokens = min(longest, MLA_WORKSPACE_TOKENS)
+    width = 0
+    for group in model.layers:
+        attention = group.attention
+        if attention.kind == "mla":
+            heads = -(-attention.q_heads // flags.tensor_parallel_size)
+            expanded = heads * (attention.nope_head_dim + attention.v_head_dim)
+            width = max(width, expanded + attention.kv_lora_rank + attention.rope_head_dim)
+    return tokens * width * ELEMENT_BYTES
 
 
 def _split(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:

@@ -79,11 +79,14 @@ def read_config(name: str, config: Config) -> ModelSpec:
     if problems:
         raise InputError(*problems)
     try:
-        return _spec(name, config, text, FAMILIES[kind])
+        spec = _spec(name, config, text, FAMILIES[kind])
     except KeyError as missing:
         raise InputError(f"{name}: config.json lacks the key {missing}") from None
     except (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError) as error:
         raise InputError(f"{name}: config.json has a value that makes no sense: {error}") from None
+    if not spec.kv_bytes_per_token():
+        raise InputError(f"{name}: no layer keeps a KV cache, so there is nothing to simulate")
+    return spec
 
 
 def _spec(name: str, config: Config, text: Config, family: Family) -> ModelSpec:
