@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from kvsim.cli.memory import memory
+from kvsim.cli.run import run
 from kvsim.cli.schema import schema
 from kvsim.errors import InputError
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # importing rich would double the time of --help
     pretty_exceptions_enable=False,
 )
+app.command()(run)
 app.command()(memory)
 app.command()(schema)
 

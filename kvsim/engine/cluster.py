@@ -83,6 +83,11 @@ class Cluster:
             for index, allocator in enumerate(allocators)
         ]
 
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """KV slots of one replica."""
+        return self._allocators[0].capacity_tokens
+
     def run(self, until_ns: int | None = None) -> RunTotals:
         """Simulate until all requests have left, or to `until_ns`; check the laws.
 

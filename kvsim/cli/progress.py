@@ -1,0 +1,35 @@
+"""A progress bar on stderr: simulated time and requests done, variant by variant."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from kvsim.rundir import Progress as Tell
+from kvsim.units import NS_PER_S, format_duration
+from kvsim.workload.requests import RequestTable
+
+
+@contextmanager
+def progress_of(variants: Sequence[str], requests: RequestTable) -> Iterator[Tell]:
+    """Yield what a run tells its progress to; nothing is shown unless stderr is a terminal."""
+    columns = (
+        TextColumn("{task.description}", table_column=None),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} requests, {task.fields[simulated]} simulated"),
+        TimeRemainingColumn(),
+    )
+    bars = Progress(*columns, console=Console(file=sys.stderr), disable=not sys.stderr.isatty())
+    with bars:
+        tasks: dict[str, TaskID] = {
+            name: bars.add_task(name[:20], total=len(requests), simulated="0 s")
+            for name in variants
+        }
+
+        def tell(variant: str, now_ns: int, left: int) -> None:
+            simulated = format_duration(now_ns / NS_PER_S)
+            bars.update(tasks[variant], completed=left, simulated=simulated)
+
+        yield tell

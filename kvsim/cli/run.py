@@ -1,0 +1,46 @@
+"""`kvsim run`: simulate a scenario and its variants, say the answer, write tables and report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory; by default reports/<scenario name>.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, keyed by variant.")
+    ] = False,
+    report: Annotated[bool, typer.Option(help="Write the HTML report.")] = True,
+) -> None:
+    """Simulate a scenario: does it meet its targets, by what margin, what limits it?
+
+    Exit code: 0 the base meets its SLO or has none, 1 it misses it, 2 bad input.
+    """
+    from kvsim.cli.progress import progress_of
+    from kvsim.cli.verdict import as_text
+    from kvsim.report.run import write_report
+    from kvsim.rundir import SUMMARY, new_directory, run_into
+    from kvsim.scenario.load import load_scenario
+    from kvsim.scenario.oversized import refuse_oversized
+    from kvsim.scenario.resolve import resolve_all
+    from kvsim.workload.build import build_requests
+
+    file = load_scenario(scenario)
+    variants = resolve_all(file)
+    requests = build_requests(file.base.workload, file.base.seed)
+    refuse_oversized(file, variants, requests)
+    target = out or Path("reports") / file.base.name
+    with new_directory(target) as folder:
+        with progress_of(list(variants), requests) as progress:
+            result = run_into(folder, file, variants, requests, progress)
+        if report:
+            write_report(folder, result, f"kvsim run {scenario}")
+    if json:
+        print((target / SUMMARY).read_text(encoding="utf-8"), end="")
+    else:
+        print(as_text(result, target, report))
+    raise typer.Exit(1 if result.summaries["base"]["verdict"]["met"] is False else 0)

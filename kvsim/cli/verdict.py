@@ -1,0 +1,73 @@
+"""The answer in the terminal: verdict first, then variants side by side, then where things are."""
+
+import textwrap
+from pathlib import Path
+
+from kvsim.metrics.catalogue import format_figure
+from kvsim.metrics.summary import compare
+from kvsim.rundir import REPORT, Run
+from kvsim.units import NS_PER_S, format_duration
+
+WIDTH = 80
+
+
+def as_text(run: Run, target: Path, with_report: bool) -> str:
+    """Return what `kvsim run` prints, at most 80 columns wide where names allow it."""
+    base = run.summaries["base"]
+    blocks = [
+        _wrapped(base["verdict"]["sentence"]),
+        _wrapped("Limit: " + base["limits"]["sentence"]),
+        _targets(run),
+        _side_by_side(run),
+        *(_wrapped("Note: " + note) for note in run.variants["base"].notes),
+        _places(run, target, with_report),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _targets(run: Run) -> str:
+    targets = run.summaries["base"]["verdict"]["targets"]
+    rows: list[tuple[str, ...]] = [("target", "found", "at most", "margin", "")]
+    for target in targets:
+        figure = target["name"].removeprefix("max_")  # the bound on a figure, else its own name
+        margin = target["margin"]
+        rows.append(
+            (
+                target["name"],
+                format_figure(figure, target["value"]),
+                format_figure(figure, target["bound"]),
+                "" if margin is None else f"{margin:+.0%}",
+                {True: "met", False: "MISSED", None: "not judged"}[target["met"]],
+            )
+        )
+    return _aligned(rows) if targets else ""
+
+
+def _side_by_side(run: Run) -> str:
+    names = list(run.summaries)
+    rows: list[tuple[str, ...]] = [("", *names)]
+    for row in compare(run.summaries):
+        figures = (format_figure(row["name"], row["values"][name]) for name in names)
+        rows.append((row["label"], *figures))
+    return _aligned(rows)
+
+
+def _places(run: Run, target: Path, with_report: bool) -> str:
+    requests = len(run.requests)
+    span = format_duration(run.requests.horizon_ns / NS_PER_S)
+    about = f"{requests} requests over {span}; tables in {target}/"
+    return f"{about}\nReport: {target / REPORT}" if with_report else about
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
