@@ -7,7 +7,7 @@ import numpy as np
 
 from kvsim.cost import Part
 from kvsim.cost.attention import Heads
-from kvsim.cost.formats import WeightFormat, weight_format
+from kvsim.cost.formats import WeightFormat, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
 from kvsim.cost.moe import moe_curves
 from kvsim.cost.small_ops import activation_ns, norm_ns, rope_ns
@@ -32,6 +32,7 @@ class Product:
     module: str
     n: int
     k: int
+    quantizable: bool
 
 
 def products(weights: Sequence[Weight], tensor_parallel_size: int) -> list[Product]:
@@ -48,7 +49,9 @@ def products(weights: Sequence[Weight], tensor_parallel_size: int) -> list[Produ
         group = next((i for i, names in enumerate(FUSED) if name in names), -1)
         key = (f"{prefix}.{group}" if group >= 0 else weight.module, k)
         one = fused.get(key)
-        fused[key] = replace(one, n=one.n + n) if one else Product(weight.module, n, k)
+        fused[key] = (
+            replace(one, n=one.n + n) if one else Product(weight.module, n, k, weight.linear)
+        )
     return list(fused.values())
 
 
@@ -59,7 +62,9 @@ def layer_curves(
     hidden, attention, mlp = model.hidden_size, group.attention, group.mlp
     weights = [*attention.weights(hidden), *mlp.weights(hidden)]
     for product in products(weights, tensor_parallel_size):
-        weight = weight_format(model, gpu, product.module)
+        weight = sixteen_bit(gpu)
+        if product.quantizable:
+            weight = weight_format(model, gpu, product.module)
         for curve in gemm_curves("gemm", gpu, weight, tokens, product.n, product.k):
             yield Curve(curve.part, curve.ns * group.count)
     if mlp.kind == "moe":

@@ -78,7 +78,7 @@ def fit(form: str, gpu: GpuSpec, dtype: str = "") -> Fit:
         own = [row for row in of_dtype if row.gpu == gpu.name]
         siblings = [row for row in of_dtype if row.architecture == _architecture(gpu.sm_arch)]
         if own:
-            return Fit(own[0].values, True, f"form fitted on {gpu.name}")
+            return Fit(own[0].values, key == dtype, f"form fitted on {gpu.name}")
         if siblings:
             return Fit(siblings[0].values, False, f"form with the constants of {siblings[0].gpu}")
     of_dtype = [row for row in rows if row.dtype == dtype]
