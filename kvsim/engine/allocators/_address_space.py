@@ -26,6 +26,10 @@ class AddressSpace(Protocol):
         """Give back the chunk that was taken for `tokens` at this address."""
         ...
 
+    def too_small_tokens(self, tokens: int) -> int:
+        """Return the slots in holes of fewer than `tokens`."""
+        ...
+
     def holes(self) -> Sequence[tuple[int, int]]:
         """Return the holes as (address, size in tokens), by address."""
         ...
@@ -91,6 +95,10 @@ class Holes:
             starts.insert(index, start)
             sizes.insert(index, tokens)
         self.largest_tokens = max(self.largest_tokens, sizes[index])
+
+    def too_small_tokens(self, tokens: int) -> int:
+        """Return the slots in holes of fewer than `tokens`."""
+        return sum([size for size in self._sizes if size < tokens])
 
     def holes(self) -> Sequence[tuple[int, int]]:
         """Return the holes as (address, size in tokens), by address."""

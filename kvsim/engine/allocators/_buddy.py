@@ -60,6 +60,11 @@ class BuddyForest:
         insort(self._free_starts[order], start)
         self._find_largest()
 
+    def too_small_tokens(self, tokens: int) -> int:
+        """Return the slots in free chunks of fewer than `tokens`."""
+        smaller = self._free_starts[: _order_of(tokens)]
+        return sum([len(starts) << order for order, starts in enumerate(smaller)])
+
     def holes(self) -> Sequence[tuple[int, int]]:
         """Return the free chunks as (address, size in tokens), by address."""
         return sorted(
@@ -86,9 +91,10 @@ class BuddyForest:
         return True
 
     def _find_largest(self) -> None:
-        self.largest_tokens = max(
-            (1 << order for order, starts in enumerate(self._free_starts) if starts), default=0
-        )
+        order = len(self._free_starts) - 1
+        while order >= 0 and not self._free_starts[order]:
+            order -= 1
+        self.largest_tokens = 1 << order if order >= 0 else 0
 
 
 def _order_of(tokens: int) -> int:

@@ -229,9 +229,7 @@ class ContiguousPool:
     def _split_free(self, reservation_tokens: int) -> None:
         """Sort the holes into usable and too small for this reservation."""
         self._last_reservation_tokens = reservation_tokens
-        self.holes_tokens = sum(
-            size for _, size in self._space.holes() if size < reservation_tokens
-        )
+        self.holes_tokens = self._space.too_small_tokens(reservation_tokens)
         self.free_tokens = self._space.free_tokens - self.holes_tokens
 
     def _compact(self) -> None:

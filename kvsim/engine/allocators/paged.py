@@ -200,7 +200,7 @@ class PagedPool:
     def _append_copying(self, seq: int, tokens: int) -> bool:
         """Append to a sequence whose last block is partly filled and shared: it gets its own."""
         spare = self._spare[seq] - tokens
-        missing = max(0, -(spare // self._block_size))
+        missing = -(spare // self._block_size)
         if missing + 1 > len(self._free_blocks):
             return False
         table = self._tables[seq]

@@ -72,16 +72,16 @@ def test_the_context_length_caps_what_a_request_can_need():
     pool = PagedPool(PoolShape(5, 16, max_model_len_tokens=65))
     assert pool.can_ever_fit(SimpleNamespace(prompt_tokens=60, max_tokens=4000))
     assert pool.shortage(ANY, 1000, idle=True) == Shortage.MEMORY  # 65 tokens: 5 blocks
+    pool = PagedPool(PoolShape(6, 16, max_model_len_tokens=65))
+    assert pool.shortage(ANY, 1000, idle=True) == Shortage.NONE
 
 
 def test_the_watermark_is_kept_back_unless_idle_and_only_at_admission():
     pool = PagedPool(
-        PoolShape(
-            num_gpu_blocks=20, block_size_tokens=16, max_model_len_tokens=4096, watermark=0.19
-        )
-    )  # int(0.19 * 20) = 3 of 19 usable blocks
-    assert pool.shortage(ANY, 16 * 16, idle=False) == Shortage.NONE
-    assert pool.shortage(ANY, 17 * 16, idle=False) == Shortage.MEMORY
+        PoolShape(num_gpu_blocks=20, block_size_tokens=16, max_model_len_tokens=4096, watermark=0.2)
+    )  # int(0.2 * 20) = 4 of 19 usable blocks
+    assert pool.shortage(ANY, 15 * 16, idle=False) == Shortage.NONE
+    assert pool.shortage(ANY, 16 * 16, idle=False) == Shortage.MEMORY
     assert pool.shortage(ANY, 19 * 16, idle=True) == Shortage.NONE
     assert pool.allocate(ANY, 0, 18 * 16)
     assert pool.append(0, 16)
