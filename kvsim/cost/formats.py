@@ -63,4 +63,5 @@ def _fp8(quantization: Quantization, gpu: GpuSpec, size: float, flop_per_s: floa
     blocks = quantization.weight_dtype == "fp8_block"
     note = "fp8 with block scales, priced as with scales per token" if blocks else ""
     moe_table = "fp8_block" if blocks or gpu.sm_arch == HOPPER else "fp8"
-    return WeightFormat("fp8", size, flop_per_s, moe_table, note=note)
+    static = quantization.static_activations
+    return WeightFormat("fp8", size, flop_per_s, moe_table, static_scale=static, note=note)

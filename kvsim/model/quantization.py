@@ -32,6 +32,7 @@ class Quantization:
     scale_bytes_per_weight: float
     kept: tuple[str, ...] = ()  # regular expressions on module names that stay in 16 bit
     kv_cache_dtype: str | None = None  # set by the checkpoint, if it does
+    static_activations: bool = False  # scales of 8-bit activations are in the checkpoint
 
     def covers(self, module: str) -> bool:
         """Tell whether a linear layer is quantised, by the end of its name."""
@@ -65,7 +66,8 @@ def read_quantization(section: Mapping[str, Any], num_layers: int) -> Quantizati
         scales = 2 / group
     ignored = [*(section.get("ignore") or ()), *(section.get("modules_to_not_convert") or ())]
     kept = tuple(_pattern(str(entry), num_layers // 2) for entry in ignored)
-    return Quantization(dtype, bits, scales, kept, _kv_cache_dtype(section))
+    static = _static_activations(section)
+    return Quantization(dtype, bits, scales, kept, _kv_cache_dtype(section), static)
 
 
 def _weight_dtype(section: Mapping[str, Any]) -> WeightDtype:
@@ -99,6 +101,13 @@ def _group_size(section: Mapping[str, Any]) -> int:
     weights = next(iter(groups.values()))["weights"] if groups else {}
     size = weights.get("group_size") or section.get("group_size") or section.get("q_group_size")
     return int(size or 0)
+
+
+def _static_activations(section: Mapping[str, Any]) -> bool:
+    for group in (section.get("config_groups") or {}).values():
+        return (group.get("input_activations") or {}).get("dynamic") is False
+    is_modelopt_fp8 = str(section.get("quant_algo", "")).upper() == "FP8"
+    return is_modelopt_fp8 or section.get("activation_scheme") == "static"
 
 
 def _kv_cache_dtype(section: Mapping[str, Any]) -> str | None:
