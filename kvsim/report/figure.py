@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 # The palette of Okabe and Ito (2008), told apart by all common kinds of color vision.
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE, GRAY = "#0072B2", "#D55E00", "#CC79A7", "#8A8F98"
+SLATE, SILVER, BROWN = "#4A4F57", "#B4BAC2", "#8C5A2B"  # where eight colors don't suffice
 
 # Variants are lines, the base first. Color and dash change together, so that either suffices.
 VARIANT_LOOKS = (
@@ -116,7 +117,12 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """Return an axis with a title that names the unit."""
-    return {"title": {"text": title}, "automargin": True, "zeroline": False, **more}
+    return {
+        "title": {"text": title, "font": {"size": 13}},
+        "automargin": True,
+        "zeroline": False,
+        **more,
+    }
 
 
 def panels(

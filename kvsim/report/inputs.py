@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvsim.metrics.summary import Summary
 from kvsim.tables import Columns
 
 
@@ -34,7 +35,7 @@ class Variant:
     """
 
     name: str
-    summary: Mapping[str, Any]
+    summary: Summary
     requests: Columns
     steps: Columns
     events: Columns

@@ -76,7 +76,11 @@ def occupancy(variants: Sequence[Variant], time: TimeAxis) -> Chart:
         alt=f"Stacked areas over time, one panel a variant. KV slots that hold tokens: {findings}.",
         figure={"data": data, "layout": _occupancy_layout(variants, uses, time)},
         table=_use_table(variants, uses, time),
-        keys=[Key(words, color) for _, words, color, _ in SLOT_USES],
+        keys=[
+            Key(words, color)
+            for column, (_, words, color, _) in enumerate(SLOT_USES)
+            if any(line.levels[:, column].any() for _, line in uses)
+        ],
         note=thinning_note(
             [(len(line), len(all_)) for line, (_, all_) in zip(kept, uses, strict=True)]
         ),
@@ -96,7 +100,13 @@ def _stack(line: Timeline, capacity: int, time: TimeAxis, place: int) -> list[di
             "stackgroup": f"panel{place}",
             "line": {"width": 0, "shape": "hv", "color": color},
             "fillcolor": color,
-            "fillpattern": {"shape": pattern, "size": 6, "solidity": 0.12, "fgcolor": "#1a1d21"},
+            "fillpattern": {
+                "shape": pattern,
+                "size": 7,
+                "solidity": 0.12,
+                "bgcolor": color,
+                "fgcolor": "#1a1d21",
+            },
             "hovertemplate": f"%{{y:.1f}} % {words}<extra></extra>",
         }
         for column, (_, words, color, pattern) in enumerate(SLOT_USES)

@@ -6,14 +6,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from kvsim import __version__
 from kvsim.report import sections
 from kvsim.report.figure import Chart, Table
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
-from kvsim.report.shares import step_time, tails
+from kvsim.report.shares import TAIL_EXPLANATION, step_time, tails
 from kvsim.report.time_axis import TimeAxis
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,9 @@ def _sections(run: ReportInput) -> list[Section]:
     time = TimeAxis.of_run(run.variants)
     return [
         Section("kv", "KV cache", "KV cache over time", [occupancy(run.variants, time)]),
-        Section("queue", "Queue", "Queue and batch over time", [queue_and_batch(run.variants, time)]),
+        Section(
+            "queue", "Queue", "Queue and batch over time", [queue_and_batch(run.variants, time)]
+        ),
         *_latency_section(run),
         *_step_section(run.variants),
         _preemption_section(run.variants, time),
@@ -71,7 +77,9 @@ def _sections(run: ReportInput) -> list[Section]:
 
 def _latency_section(run: ReportInput) -> list[Section]:
     charts = tails(run.variants, run.warmup_s)
-    return [Section("latency", "Latency", "Latency against the targets", charts)] if charts else []
+    if not charts:
+        return []
+    return [Section("latency", "Latency", "Latency tails", charts, TAIL_EXPLANATION)]
 
 
 def _step_section(variants: Sequence[Variant]) -> list[Section]:
@@ -139,7 +147,7 @@ def _plotly_script() -> str:
     return str(get_plotlyjs())
 
 
-def _template():  # type: ignore[no-untyped-def]
+def _template() -> "Template":
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(

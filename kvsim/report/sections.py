@@ -98,7 +98,7 @@ def target_rows(variant: Variant) -> list[dict[str, Any]]:
 def _margin_words(margin: float) -> str:
     if margin >= 0:
         return f"{percent(margin)} below"
-    return f"{percent(-margin)} above" if margin > -1 else f"{1 - margin:.3g} × the target"
+    return f"{percent(-margin)} above" if margin > -1 else f"{times(1 - margin)} the target"
 
 
 def comparison(variants: Sequence[Variant]) -> list[Row]:
@@ -116,12 +116,17 @@ def comparison(variants: Sequence[Variant]) -> list[Row]:
 def _cell(row: Mapping[str, Any], name: str, is_base: bool) -> Cell:
     value = format_figure(row["name"], row["values"][name])
     ratio = row["ratios"][name]
-    if is_base or ratio is None:
+    if is_base or not ratio:
         return Cell(value)
     if abs(ratio - 1) < HARDLY_DIFFERENT or row["better"] is None:
-        return Cell(value, f"{ratio:.3g} ×")
+        return Cell(value, times(ratio))
     better = (ratio > 1) == (row["better"] == "higher")
-    return Cell(value, f"{ratio:.3g} × {'better' if better else 'worse'}", better)
+    return Cell(value, f"{times(ratio)} {'better' if better else 'worse'}", better)
+
+
+def times(ratio: float) -> str:
+    """Show a ratio with three significant digits, large ones in full: `0.857 ×`, `10,213 ×`."""
+    return f"{ratio:,.0f} ×" if ratio >= 1000 else f"{ratio:.3g} ×"
 
 
 def comparison_finding(variants: Sequence[Variant]) -> str:
@@ -130,8 +135,11 @@ def comparison_finding(variants: Sequence[Variant]) -> str:
     said = []
     for variant in variants[1:]:
         parts = [
-            f"{ratio:.3g} × the {words}"
-            for words, name in (("requests per second", "requests_per_s"), ("p99 TTFT", "ttft_p99_s"))
+            f"{times(ratio)} the {words}"
+            for words, name in (
+                ("requests per second", "requests_per_s"),
+                ("p99 TTFT", "ttft_p99_s"),
+            )
             if (ratio := rows[name]["ratios"][variant.name]) is not None
         ]
         if parts:

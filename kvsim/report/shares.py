@@ -9,11 +9,14 @@ from kvsim.metrics.catalogue import format_figure, latency_and_statistic, metric
 from kvsim.metrics.latency import request_latencies
 from kvsim.report.figure import (
     BLUE,
+    BROWN,
     GRAY,
     GREEN,
     ORANGE,
     PURPLE,
+    SILVER,
     SKY,
+    SLATE,
     VERMILLION,
     YELLOW,
     Chart,
@@ -37,16 +40,27 @@ from kvsim.units import NS_PER_S, format_duration
 TAILS = ("ttft", "tpot", "e2e")
 TABLE_STATISTICS = ("p50", "p90", "p95", "p99", "max")
 SHARES_SHOWN = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
+FEW_DECADES = 1.7  # so many leave room for labels between the powers of ten
 SHORTEST_S = 1e-6  # a logarithmic axis has no zero
 
-COMPONENT_COLORS = (BLUE, ORANGE, VERMILLION, GREEN, YELLOW, PURPLE, SKY, GRAY)
-BOUND_WORDS = {
-    "hbm": "HBM-bound",
-    "compute": "compute-bound",
-    "communication": "communication",
-    "host": "host",
+COMPONENT_COLORS = {
+    "gemm": BLUE,
+    "experts": GRAY,
+    "attention_prefill": ORANGE,
+    "attention_decode": VERMILLION,
+    "norms_and_activations": GREEN,
+    "logits": YELLOW,
+    "sampler": BROWN,
+    "communication": SKY,
+    "host": PURPLE,
 }
-BOUND_COLORS = dict(zip(BOUND_WORDS, (BLUE, ORANGE, SKY, GRAY), strict=True))
+OTHER_COLORS = (BLUE, ORANGE, PURPLE, VERMILLION, GREEN, YELLOW)  # of the affine law's parts
+WORDS = {"gemm": "GEMM", "hbm": "HBM-bound", "compute": "compute-bound"}
+BOUND_COLORS = {"hbm": SLATE, "compute": SILVER, "communication": SKY, "host": PURPLE}
+TAIL_EXPLANATION = (
+    "A point of a curve says which share of the requests took at least so long: lower and further "
+    "left is better. Stars are targets; a curve meets one that it passes below or left of."
+)
 BAR_PX = 46
 LABELED_SHARE = 0.05
 
@@ -75,18 +89,18 @@ def _tail_chart(latency: str, variants: Sequence[Variant], values: Sequence[Floa
     ]
     data = [_tail_line(sample, place) for place, sample in enumerate(values) if len(sample)]
     least = min(1 / len(sample) for sample in values if len(sample))
+    times = np.concatenate([*values, [goal["bound"] for goal in goals if goal["bound"] > 0]])
+    span_s = (float(max(times.min(), SHORTEST_S)), float(max(times.max(), SHORTEST_S)))
     title = _tail_finding(latency, variants, goals)
     marks = [_goal_mark(goal) for goal in goals]
     metric = metric_of(f"{latency}_p50_s")
-    figure = layout(330, **_tail_axes(metric.label.split()[0], least), shapes=_goal_lines(goals))
+    figure = layout(
+        330, **_tail_axes(metric.label.split()[0], least, span_s), shapes=_goal_lines(goals)
+    )
     return Chart(
         key=f"chart-tail-{latency}",
         title=title,
-        definition=f"{metric.description.split(';')[0]}. A point says which share of them took at "
-        "least so long; lower and further left is better."
-        + (
-            " Stars are targets: a curve meets one by passing below or left of it." if goals else ""
-        ),
+        definition=f"{metric.description.split(';')[0]}.",
         alt=f"Falling curves on logarithmic axes. {title}.",
         figure={"data": data + marks, "layout": figure},
         table=_tail_table(latency, variants),
@@ -124,19 +138,35 @@ def _tail_line(sample: Floats, place: int) -> dict[str, Any]:
     }
 
 
-def _tail_axes(label: str, least: float) -> dict[str, Any]:
-    lowest = np.log10(100 * least) - 0.1
+def _tail_axes(label: str, least: float, span_s: tuple[float, float]) -> dict[str, Any]:
     ticks = [share for share in SHARES_SHOWN if share >= least / 2]
+    low, high = np.log10(span_s)
+    seconds = _duration_ticks(low, high)
     return {
-        "xaxis": axis(f"{label} (s, log)", type="log", tickformat="~s", ticksuffix="s", nticks=7),
-        "yaxis": axis(
-            "% of requests, at least so slow (log)",
+        "xaxis": axis(
+            f"{label} (logarithmic)",
             type="log",
-            range=[float(lowest), 2.1],
+            range=[float(low) - 0.08, float(high) + 0.08],
+            tickvals=seconds,
+            ticktext=[format_duration(value) for value in seconds],
+            tickangle=0,
+        ),
+        "yaxis": axis(
+            "share of requests (logarithmic)",
+            type="log",
+            range=[float(np.log10(100 * least)) - 0.1, 2.1],
             tickvals=[100 * share for share in ticks],
             ticktext=[f"{100 * share:g} %" for share in ticks],
         ),
     }
+
+
+def _duration_ticks(low: float, high: float) -> list[float]:
+    """Return round times between two powers of ten: 1, 2, 5, 10, ... if few, else 1, 10, ..."""
+    steps = (1, 2, 5) if high - low < FEW_DECADES else (1,)
+    powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
+    candidates = [float(f"{step}e{power}") for power in powers for step in steps]
+    return [value for value in candidates if low - 0.1 <= np.log10(value) <= high + 0.1]
 
 
 def _allowed_percent(goal: Mapping[str, Any]) -> float | None:
@@ -182,12 +212,14 @@ def step_time(variants: Sequence[Variant]) -> Chart | None:
     if not components:
         return None
     colors = {
-        name: COMPONENT_COLORS[place % len(COMPONENT_COLORS)]
+        name: COMPONENT_COLORS.get(name, OTHER_COLORS[place % len(OTHER_COLORS)])
         for place, name in enumerate(components)
     }
     bounds = _all_names(variants, "bound_share")
     data = _share_bars(variants, "component_share", 0, colors)
-    data += _share_bars(variants, "bound_share", 1, {name: BOUND_COLORS.get(name, GREEN) for name in bounds})
+    data += _share_bars(
+        variants, "bound_share", 1, {name: BOUND_COLORS.get(name, GREEN) for name in bounds}
+    )
     finding = "; ".join(_largest(variant) for variant in variants if _known(variant))
     return Chart(
         key="chart-step-time",
@@ -203,7 +235,7 @@ def step_time(variants: Sequence[Variant]) -> Chart | None:
 
 def words(name: str) -> str:
     """Show the name of a component or bound: `attention_decode` → `attention decode`."""
-    return BOUND_WORDS.get(name, name).replace("_", " ")
+    return WORDS.get(name, name.replace("_", " "))
 
 
 def _known(variant: Variant) -> bool:

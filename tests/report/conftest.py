@@ -133,7 +133,9 @@ def step_costs(steps) -> StepCosts:
 
 
 def make_variant(name, requests, steps, events, slo=SLO, **more) -> Variant:
-    capacity = sum(int(steps[k][0]) for k in steps if k.startswith("kv_")) if len(steps["step"]) else 0
+    capacity = (
+        sum(int(steps[k][0]) for k in steps if k.startswith("kv_")) if len(steps["step"]) else 0
+    )
     context = RunContext(
         horizon_ns=int(requests["arrival_ns"].max(initial=0)) or S,
         kv_capacity_tokens=capacity or 1000,
@@ -143,7 +145,9 @@ def make_variant(name, requests, steps, events, slo=SLO, **more) -> Variant:
         price_usd_per_gpu_hour=2.5,
         step_costs=step_costs(steps),
     )
-    return Variant(name, summarize(requests, steps, events, context), requests, steps, events, **more)
+    return Variant(
+        name, summarize(requests, steps, events, context), requests, steps, events, **more
+    )
 
 
 def make_run(traffic: Traffic = Traffic(), names=("base", "contiguous"), slo=SLO) -> ReportInput:
