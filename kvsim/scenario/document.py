@@ -84,7 +84,7 @@ def _parse(text: str, file: str) -> Any:
         return YAML(typ="rt").load(StringIO(text))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else None
+        line = min(mark.line + 1, len(text.splitlines())) if mark else None
         raise InputError(Problem(f"is not valid YAML: {error.problem}", file, line)) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

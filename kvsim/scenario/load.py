@@ -52,9 +52,11 @@ class ScenarioFile:
         return self.document.comment
 
     def located(self, problem: Problem, variant: str) -> Problem:
-        """Return a problem of one variant with the file and, if its path is known, the line."""
-        path = tuple(problem.path.split(".")) if problem.path else ()
-        return self.document.located(problem, _as_written(self.document.data, variant, path))
+        """Return a problem of one variant with the file, its path there, and the line."""
+        path: Place = tuple(problem.path.split(".")) if problem.path else ()
+        if variant != BASE:
+            path = ("variants", variant, *path)
+        return self.document.located(problem, path)
 
 
 def load_scenario(path: Path) -> ScenarioFile:

@@ -54,14 +54,15 @@ def resolve_all(file: ScenarioFile) -> dict[str, ResolvedVariant]:
         InputError: With the problems of all variants, each with its place in the file.
     """
     resolved: dict[str, ResolvedVariant] = {}
-    problems: dict[Problem, None] = {}
+    problems: dict[Problem, str] = {}  # → the variant that has it; the base before its heirs
     for name, scenario in file.variants.items():
         try:
             resolved[name] = resolve(scenario, name, file.base_dir)
         except InputError as error:
-            problems |= dict.fromkeys(file.located(problem, name) for problem in error.problems)
+            for problem in error.problems:
+                problems.setdefault(problem, name)
     if problems:
-        raise InputError(*problems)
+        raise InputError(*(file.located(problem, name) for problem, name in problems.items()))
     return resolved
 
 
