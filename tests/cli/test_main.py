@@ -1,0 +1,165 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from kvsim import __version__
+
+ROOT = Path(__file__).parents[2]
+KVSIM = [sys.executable, "-c", "from kvsim.cli.main import main; main()"]
+
+
+def kvsim(*arguments, cwd=ROOT, stdout=subprocess.PIPE):
+    command = [*KVSIM, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=120
+    )
+
+
+def test_help_names_the_commands_and_version_the_version():
+    shown = kvsim("--help")
+    assert shown.returncode == 0
+    for command in ("run", "memory", "schema"):
+        assert f"\n  {command} " in shown.stdout
+    assert kvsim("--version").stdout == f"kvsim {__version__}\n"
+
+
+def test_help_imports_nothing_heavy():
+    """What makes --help quick; the time itself is measured in benchmarks, not here."""
+    code = (
+        "import sys; sys.argv = ['kvsim', '--help']\n"
+        "from kvsim.cli.main import main\n"
+        "try: main()\n"
+        "finally: print(*{name.split('.')[0] for name in sys.modules}, file=sys.stderr)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(shown.stderr.split())
+    assert "typer" in loaded
+    heavy = {
+        "numpy",
+        "pandas",
+        "plotly",
+        "pyarrow",
+        "simpy",
+        "pydantic",
+        "ruamel",
+        "rich",
+        "jinja2",
+    }
+    assert not loaded & heavy
+
+
+def test_bad_usage_is_exit_code_2():
+    for arguments in (["bogus"], ["run"], ["memory", "--gpu", "h100_sxm"]):
+        found = kvsim(*arguments)
+        assert found.returncode == 2
+        assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        (None, ["s.yaml: can't be read: No such file or directory"]),
+        ("a: [1", ["s.yaml:1: is not valid YAML"]),
+        (
+            "model: x\ngpu: y\nreplcas: 3\n",
+            [
+                "s.yaml: workload: is required",
+                "s.yaml:1: model: model 'x' is neither",
+                "s.yaml:2: gpu: GPU 'y'",
+                "s.yaml:3: replcas: unknown key; did you mean replicas?",
+            ],
+        ),
+    ],
+)
+def test_bad_input_is_told_on_stderr_and_leaves_nothing(tmp_path, text, messages):
+    if text is not None:
+        (tmp_path / "s.yaml").write_text(text)
+    found = kvsim("run", "s.yaml", cwd=tmp_path)
+    assert found.returncode == 2
+    assert found.stdout == ""
+    lines = found.stderr.splitlines()
+    assert len(lines) == len(messages)
+    for line, message in zip(lines, messages, strict=True):
+        assert line.startswith(message)
+    assert [path.name for path in tmp_path.iterdir()] == ([] if text is None else ["s.yaml"])
+
+
+def test_a_place_that_can_not_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    out = tmp_path / "file" / "run"
+    found = kvsim("run", ROOT / "scenarios" / "memory_pressure.yaml", "--out", out)
+    assert found.returncode == 2
+    assert str(tmp_path / "file") in found.stderr.splitlines()[-1]
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        found = kvsim("schema", stdout=full)
+    assert found.returncode == 2
+    assert found.stderr == "No space left on device\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes break otherwise elsewhere")
+def test_a_reader_that_leaves_is_no_error():
+    process = subprocess.Popen(
+        [*KVSIM, "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    )
+    process.stdout.close()
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGPIPE
+    assert stderr == b""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_an_interrupted_run_ends_with_130_and_leaves_nothing(tmp_path):
+    process = subprocess.Popen(
+        [*KVSIM, "run", str(ROOT / "scenarios" / "chat.yaml"), "--out", "here/run"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("here/*/*")) and time.monotonic() < deadline:
+        time.sleep(0.02)  # until it writes tables
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stdout == ""
+    assert "Traceback" not in stderr
+    assert stderr.rstrip().endswith("interrupted")
+    assert list(tmp_path.glob("here/*")) == []
+
+
+def test_the_schema_accepts_the_scenarios_that_ship_and_refuses_mistakes():
+    schema = json.loads(kvsim("schema").stdout)
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    files = sorted((ROOT / "scenarios").glob("*.yaml"))
+    assert files
+    for path in files:
+        validator.validate(YAML(typ="safe").load(path))
+    good = YAML(typ="safe").load(files[0])
+    for mistake in (
+        {"replcas": 2},
+        {"replicas": "2"},
+        {"kv_cache": "contigous"},
+        {"slo": {"a": "b"}},
+    ):
+        assert list(validator.iter_errors(good | mistake)), mistake
+
+
+def test_every_field_of_the_schema_is_described():
+    schema = json.loads(kvsim("schema").stdout)
+    sections = {"Scenario": schema, **schema["$defs"]}
+    for section in ("Scenario", "Engine", "Workload", "Poisson", "TraceArrivals", "Lognormal"):
+        for name, field in sections[section]["properties"].items():
+            described = field.get("description") or "$ref" in field
+            assert name == "kind" or described, f"{section}.{name}"
