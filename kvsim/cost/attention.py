@@ -6,8 +6,6 @@ import numpy as np
 
 from kvsim.cost import Basis
 from kvsim.cost.tables import (
-    NS_PER_S,
-    NS_PER_US,
     Fit,
     Floats,
     Ints,
@@ -17,6 +15,7 @@ from kvsim.cost.tables import (
     two_nearest,
 )
 from kvsim.gpu import GpuSpec
+from kvsim.units import NS_PER_S, NS_PER_US
 
 ROWS = 128  # queries of a chunk that one thread block takes; a smaller chunk costs as much
 OTHERS_SM_COUNT = 132  # where a GPU's count is unknown

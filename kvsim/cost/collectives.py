@@ -3,9 +3,10 @@
 import numpy as np
 
 from kvsim.cost import Part
-from kvsim.cost.tables import NS_PER_S, NS_PER_US, Curve, Floats, fit, load_arrays, log_interpolate
+from kvsim.cost.tables import Curve, Floats, fit, load_arrays, log_interpolate
 from kvsim.errors import InputError
 from kvsim.gpu import GpuSpec, load_gpu
+from kvsim.units import NS_PER_S, NS_PER_US
 
 FITTED_WORLDS = (2, 4, 8)
 # GPUs without measurements take the latency and efficiency of these. The other GPU measured over

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from kvsim.cost import Part
 from kvsim.cost.formats import WeightFormat
 from kvsim.cost.tables import (
-    NS_PER_S,
-    NS_PER_US,
     Curve,
     Fit,
     Floats,
@@ -21,6 +19,7 @@ from kvsim.cost.tables import (
     two_nearest,
 )
 from kvsim.gpu import GpuSpec
+from kvsim.units import NS_PER_S, NS_PER_US
 
 TILE = 128  # output tile of the physical form, both ways
 ACTIVATION_BYTES = 2  # inputs and outputs outside the kernel are 16 bit

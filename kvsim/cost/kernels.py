@@ -14,9 +14,10 @@ from kvsim.cost.moe import activated_experts
 from kvsim.cost.overheads import OverheadPolicy
 from kvsim.cost.small_ops import embedding_ns, norm_ns, sampler_ns
 from kvsim.cost.step import AttentionLayers, KernelCost, Work
-from kvsim.cost.tables import NS_PER_S, Curve, Floats, Ints
+from kvsim.cost.tables import Curve, Floats, Ints
 from kvsim.gpu import GpuSpec
 from kvsim.model import LayerGroup, ModelSpec
+from kvsim.units import NS_PER_S
 
 BYTES = 2  # activations and logits are 16 bit
 SMALL_OPS = Part("norms_and_activations", "hbm", "physical", "2 µs a kernel and its bytes")

@@ -5,8 +5,6 @@ import numpy as np
 from kvsim.cost import Part
 from kvsim.cost.formats import WeightFormat
 from kvsim.cost.tables import (
-    NS_PER_S,
-    NS_PER_US,
     Curve,
     Floats,
     Ints,
@@ -16,6 +14,7 @@ from kvsim.cost.tables import (
     two_nearest,
 )
 from kvsim.gpu import GpuSpec
+from kvsim.units import NS_PER_S, NS_PER_US
 
 FIXED_NS = 10.0 * NS_PER_US  # routing and the launches of the grouped kernels
 BYTES_EFFICIENCY = 0.83  # 1.48 of 1.79 TB/s, RTX PRO 6000, activated experts varied alone

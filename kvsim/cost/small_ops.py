@@ -1,8 +1,10 @@
 """Element-wise kernels: norms, rotary embedding, activation, embedding, sampler."""
 
-from kvsim.cost.tables import NS_PER_S, NS_PER_US, STREAMING_EFFICIENCY, Floats
+from kvsim.cost.tables import Floats
 from kvsim.gpu import GpuSpec
+from kvsim.units import NS_PER_S, NS_PER_US
 
+STREAMING_EFFICIENCY = 0.8  # share of the HBM bandwidth
 LAUNCH_NS = 2.0 * NS_PER_US  # of one small kernel in a CUDA graph
 SAMPLER_NS = 25.0 * NS_PER_US
 SAMPLER_BYTES_PER_LOGIT = 16

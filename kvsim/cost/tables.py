@@ -7,6 +7,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,6 @@ from kvsim.gpu import GpuSpec
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-NS_PER_US = 1e3
-NS_PER_S = 1e9
-# Share of the HBM bandwidth that element-wise kernels reach: `shared` tables' recommendation.
-STREAMING_EFFICIENCY = 0.8
 
 _DATA = Path(str(resources.files("kvsim"))) / "data" / "kernels"
 
@@ -50,7 +46,7 @@ class Fit:
         return "interpolated" if self.own else "physical"
 
 
-def load_arrays(gpu: GpuSpec) -> Mapping[str, NDArray[np.float32]]:
+def load_arrays(gpu: GpuSpec) -> Mapping[str, NDArray[Any]]:
     """Return the measured arrays of a GPU by name, none if nobody measured it.
 
     `gemm/DTYPE/us` has the shape [m, n, k], with its axes beside it; `prefill/KV_DTYPE/HEAD_DIM/us`
@@ -131,7 +127,7 @@ class _FitRow:
 
 
 @cache
-def _arrays(gpu_name: str) -> Mapping[str, NDArray[np.float32]]:
+def _arrays(gpu_name: str) -> Mapping[str, NDArray[Any]]:
     if gpu_name not in {path.stem for path in _DATA.glob("*.npz")}:
         return {}
     with np.load(_DATA / f"{gpu_name}.npz") as arrays:

@@ -1,0 +1,125 @@
+import math
+
+import numpy as np
+import pytest
+
+from kvsim.cost.attention import Heads, PrefillPrice, price_decode, price_prefill
+from kvsim.cost.tables import fit, load_arrays
+from kvsim.gpu import GpuSpec, load_gpu
+
+TOKENS = np.arange(8193)
+H100 = load_gpu("h100_sxm")
+
+# (new tokens, prefix, µs) measured by LLMServingSim: RTX PRO 6000, 32 query and 8 KV heads, FA2.
+PREFIXED_US = [
+    (16, 1152, 31.68), (16, 2592, 62.99), (24, 768, 22.87), (24, 16384, 369.7), (32, 1024, 29.22),
+    (36, 2592, 63.13), (54, 1152, 31.95), (64, 1024, 29.42), (122, 768, 23.78), (122, 2592, 63.12),
+    (122, 3888, 91.31), (122, 5832, 136.0), (122, 8748, 198.6), (128, 1024, 29.54),
+    (182, 768, 26.03), (256, 512, 21.86), (410, 512, 43.41), (410, 768, 54.0), (410, 2592, 129.2),
+    (923, 512, 88.03), (923, 16384, 1048.0), (2048, 1024, 297.7), (2048, 1152, 311.3),
+    (2048, 13122, 1754.0),
+]  # fmt: skip
+
+
+def heads(q_heads: int = 32, kv_heads: int = 8, **changes: object) -> Heads:
+    flop = 4.0 * q_heads * 128
+    values = {"kv_bytes_per_token": 4.0 * kv_heads * 128, "kv_dtype": "bfloat16"} | changes
+    return Heads(q_heads, kv_heads, 128, flop, flop, **values)  # type: ignore[arg-type]
+
+
+def chunk_ns(price: PrefillPrice, new: int, prefix: int) -> float:
+    keys = prefix + new / 2
+    loop_ns = price.key_ns[new] * keys + price.tail_ns * new / 2
+    return float(price.base_ns[new] + max(price.pair_ns[new] * keys, loop_ns))
+
+
+@pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "b200_sxm", "rtx_pro_6000_server"])
+def test_a_prompt_without_prefix_costs_what_was_measured(gpu: str) -> None:
+    price, arrays = price_prefill(load_gpu(gpu), heads(), TOKENS), load_arrays(load_gpu(gpu))
+    table = "prefill/bfloat16/128"
+    row = arrays[f"{table}/heads"].tolist().index([32, 8])
+    for new, measured_us in zip(arrays[f"{table}/tokens"], arrays[f"{table}/us"][row], strict=True):
+        if new < len(TOKENS) and np.isfinite(measured_us):
+            ns = price.fixed_ns + chunk_ns(price, int(new), 0)
+            assert ns == pytest.approx(max(measured_us * 1e3, price.fixed_ns), rel=1e-5)
+
+
+def test_chunks_on_a_prefix_are_near_what_was_measured() -> None:
+    price = price_prefill(load_gpu("rtx_pro_6000_server"), heads(), TOKENS)
+    errors = [
+        abs((price.fixed_ns + chunk_ns(price, new, prefix)) / (us * 1e3) - 1)
+        for new, prefix, us in PREFIXED_US
+    ]
+    assert np.median(errors) < 0.08
+    assert max(errors) < 0.30
+
+
+@pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "b200_sxm", "l40s", "t4"])
+def test_a_chunk_never_gets_cheaper_with_a_longer_prefix(gpu: str) -> None:
+    price = price_prefill(load_gpu(gpu), heads(), TOKENS)
+    for new in (1, 16, 128, 129, 2048, 8192):
+        times = [chunk_ns(price, new, prefix) for prefix in (0, 1, 64, 1000, 10_000, 100_000)]
+        assert times[0] >= -1e-6
+        assert times == sorted(times)
+
+
+def test_splitting_a_long_prompt_into_chunks_changes_its_attention_little() -> None:
+    price = price_prefill(H100, heads(), TOKENS)
+    whole = chunk_ns(price, 8192, 0)
+    chunks = sum(chunk_ns(price, 2048, prefix) for prefix in range(0, 8192, 2048))
+    assert chunks == pytest.approx(whole, rel=0.2)
+
+
+def test_head_counts_that_were_not_measured_lie_near_their_neighbours() -> None:
+    few, odd, many = (
+        price_prefill(H100, heads(q, 8), TOKENS).base_ns
+        + price_prefill(H100, heads(q, 8), TOKENS).pair_ns * TOKENS / 2
+        for q in (24, 28, 32)
+    )
+    assert few[4096] < odd[4096] < many[4096]
+
+
+@pytest.mark.parametrize("gpu", ["h100_sxm", "a100_sxm", "b200_sxm", "b300_sxm", "t4"])
+def test_decode_is_the_published_form_for_any_batch(gpu: str) -> None:
+    spec, random = load_gpu(gpu), np.random.default_rng(3)
+    price, constants = (
+        price_decode(spec, heads(), 40_000),
+        fit("attention_decode", spec, "bfloat16"),
+    )
+    for _ in range(200):
+        batch = int(random.integers(1, 512))
+        kv = int(batch * math.exp(random.uniform(0, math.log(39_000)))) + int(
+            random.integers(batch)
+        )
+        start_us = batch * constants["t_seq_us_per_sqrt_qheads"] * math.sqrt(32)
+        moved_us = kv * 4096 / (constants["mem_eff"] * spec.hbm_bytes_per_s) * 1e6
+        p = constants["p"]
+        expected_us = constants["t_fix_us"] + (start_us**p + moved_us**p) ** (1 / p)
+        mean, rest = divmod(kv, batch)
+        step_ns = price.seq_ns[mean + 1] - price.seq_ns[mean]
+        ns = price.fixed_ns + batch * price.seq_ns[mean] + rest * step_ns
+        assert ns == pytest.approx(expected_us * 1e3, rel=1e-3)
+
+
+def test_a_sliding_window_caps_the_context_and_nothing_else() -> None:
+    full, window = (
+        price_decode(H100, heads(), 4096),
+        price_decode(H100, heads(window_tokens=128), 4096),
+    )
+    assert np.array_equal(full.seq_ns[:129], window.seq_ns[:129])
+    assert np.all(window.seq_ns[128:] == window.seq_ns[128])
+
+
+def test_fp8_keys_and_values_are_read_faster() -> None:
+    small = heads(kv_bytes_per_token=2048.0, kv_dtype="fp8")
+    assert price_decode(H100, small, 4096).seq_ns[-1] < price_decode(H100, heads(), 4096).seq_ns[-1]
+
+
+def test_what_was_not_measured_says_so() -> None:
+    latent = heads(latent=True)
+    unknown = GpuSpec("unknown", 2**34, 1e12, 1e14)
+    assert price_decode(H100, heads(), 10).basis == "interpolated"
+    assert price_decode(H100, latent, 10).basis == "physical"
+    assert price_decode(unknown, heads(), 10).basis == "physical"
+    assert price_decode(load_gpu("a100_sxm"), heads(kv_dtype="fp8"), 10).basis == "physical"
+    assert price_prefill(load_gpu("l4"), heads(), TOKENS).basis == "physical"

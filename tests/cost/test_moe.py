@@ -1,0 +1,57 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvsim.cost.formats import sixteen_bit
+from kvsim.cost.moe import activated_experts, moe_curves
+from kvsim.cost.tables import Curve, Floats, load_arrays
+from kvsim.gpu import load_gpu
+
+H100 = load_gpu("h100_sxm")
+TOKENS = np.arange(2049)
+MIXTRAL = (4096, 14336, 2, 8, 2)
+
+
+def total(curves: list[Curve]) -> Floats:
+    ns: Floats = np.sum([curve.ns for curve in curves], axis=0)
+    return ns
+
+
+def test_activated_experts_are_the_mean_of_random_routing() -> None:
+    random = np.random.default_rng(5)
+    for tokens in (1, 4, 20):
+        draws = [
+            len({e for _ in range(tokens) for e in random.permutation(16)[:3].tolist()})
+            for _ in range(2000)
+        ]
+        expected = activated_experts(np.array([tokens]), 16, 3)[0]
+        assert np.mean(draws) == pytest.approx(expected, rel=0.02)
+
+
+def test_a_measured_shape_is_its_own_price() -> None:
+    arrays = load_arrays(H100)
+    row = arrays["moe/bfloat16/shapes"].tolist().index(list(MIXTRAL))
+    grid, measured_us = arrays["moe/bfloat16/tokens"], arrays["moe/bfloat16/us"][row]
+    curves = moe_curves(H100, sixteen_bit(H100), grid, MIXTRAL, matrices=3)
+    known = np.isfinite(measured_us)
+    assert total(curves)[known] == pytest.approx(measured_us[known] * 1e3, rel=1e-5)
+    assert curves[0].part.basis == "measured"
+
+
+def test_an_unmeasured_shape_is_scaled_from_its_neighbours() -> None:
+    near = (4096, 14000, 2, 8, 2)
+    curves = moe_curves(H100, sixteen_bit(H100), TOKENS, near, matrices=3)
+    exact = total(moe_curves(H100, sixteen_bit(H100), TOKENS, MIXTRAL, matrices=3))
+    assert curves[0].part.basis == "extrapolated"
+    assert total(curves)[1:] == pytest.approx(exact[1:], rel=0.15)
+
+
+def test_without_a_table_the_weights_of_activated_experts_are_streamed() -> None:
+    twin = replace(H100, name="not measured")
+    curves = moe_curves(twin, sixteen_bit(twin), TOKENS, MIXTRAL, matrices=3)
+    assert curves[0].part.basis == "physical"
+    measured = total(moe_curves(H100, sixteen_bit(H100), TOKENS, MIXTRAL, matrices=3))
+    ratio = total(curves)[1:] / measured[1:]
+    assert 0.7 < np.median(ratio) < 1.3
+    assert total(curves)[0] == 0

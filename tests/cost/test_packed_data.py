@@ -1,0 +1,119 @@
+"""The kernel data that ships, and the tool that packs it."""
+
+import importlib.util
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvsim.cost.tables import fit, load_arrays, log_interpolate, two_nearest
+from kvsim.gpu import GpuSpec, gpu_names, load_gpu
+
+DATA = Path(str(resources.files("kvsim"))) / "data" / "kernels"
+MEASURED = sorted(path.stem for path in DATA.glob("*.npz"))
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    path = Path(__file__).parents[2] / "tools" / "pack_kernels.py"
+    spec = importlib.util.spec_from_file_location("pack_kernels", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_data_is_small_and_credits_its_sources() -> None:
+    assert sum(path.stat().st_size for path in DATA.iterdir()) < 10_000_000
+    notice = (DATA / "NOTICE").read_text(encoding="utf-8")
+    for holder in ("NVIDIA CORPORATION", "Microsoft Corporation", "CASYS Lab at KAIST"):
+        assert f"{holder}" in notice
+    assert "Version 2.0" in (DATA / "LICENSE-APACHE-2.0").read_text(encoding="utf-8")
+
+
+def test_measured_gpus_are_in_the_catalogue() -> None:
+    assert len(MEASURED) == 10
+    assert set(MEASURED) <= set(gpu_names())
+
+
+@pytest.mark.parametrize("gpu", MEASURED)
+def test_latencies_are_positive_and_axes_ascend(gpu: str) -> None:
+    arrays = load_arrays(load_gpu(gpu))
+    for name, values in arrays.items():
+        if name.endswith("/us") and not name.startswith("dynamic_scale"):
+            assert np.nanmin(values) > 0, name
+        if name.endswith(("/m", "/n", "/k", "/tokens", "/bytes")):
+            assert np.all(np.diff(values) > 0), name
+
+
+def test_larger_products_take_longer_on_the_whole() -> None:
+    us = load_arrays(load_gpu("h100_sxm"))["gemm/bfloat16/us"]
+    for axis in range(3):
+        low, high = np.take(us, 0, axis), np.take(us, -1, axis)
+        known = np.isfinite(high)
+        assert np.mean(high[known] > low[known]) > 0.99
+
+
+def test_constants_come_from_the_gpu_then_its_architecture_then_the_median() -> None:
+    own = fit("gemm", load_gpu("h100_sxm"), "bfloat16")
+    assert own.own
+    assert fit("gemm", load_gpu("h100_pcie"), "bfloat16").values == own.values
+    assert not fit("gemm", load_gpu("h100_pcie"), "bfloat16").own
+    unknown = GpuSpec("mine", 2**34, 1e12, 1e14)
+    names = ("a100_sxm", "h100_sxm", "h200_sxm", "l40s", "b200_sxm", "rtx_pro_6000_server")
+    values = [fit("gemm", load_gpu(name), "bfloat16")["mem_eff"] for name in names]
+    assert min(values) < fit("gemm", unknown, "bfloat16")["mem_eff"] < max(values)
+    with pytest.raises(LookupError):
+        fit("all_reduce", unknown, "3")
+
+
+def test_interpolation_hits_its_points_skips_gaps_and_continues_in_proportion() -> None:
+    grid, values = np.array([1, 2, 4, 8]), np.array([3.0, np.nan, 12.0, 20.0])
+    at = np.array([0.5, 1, 2, 4, 8, 16])
+    expected = [3, 3, 6, 12, 20, 40]
+    assert log_interpolate(at, grid, values) == pytest.approx(expected)
+
+
+def test_the_nearest_of_several_points_weighs_most() -> None:
+    points = np.array([[1.0, 1.0], [8.0, 8.0], [100.0, 1.0]])
+    assert two_nearest(points, np.array([8.0, 8.0])) == [(1, 1.0)]
+    (first, much), (second, little) = two_nearest(points, np.array([6.0, 6.0]))
+    assert (first, second) == (1, 0)
+    assert much > little
+    assert much + little == pytest.approx(1)
+
+
+def test_packing_gemm_keeps_every_point_and_leaves_gaps_open(tool: ModuleType) -> None:
+    rows = pd.DataFrame(
+        {
+            "framework": "vllm", "dtype": "bfloat16",
+            "m": [1, 1, 2, 1], "n": [32, 64, 32, 51200], "k": [32, 32, 32, 32],
+            "latency_us": [1.0, 2.0, 3.0, 9.0],
+        }
+    )  # fmt: skip
+    arrays = tool.gemm_arrays(rows, "h100_sxm")
+    assert arrays["gemm/bfloat16/n"].tolist() == [32, 64]
+    assert arrays["gemm/bfloat16/us"][:, :, 0].tolist()[0] == [1.0, 2.0]
+    assert arrays["gemm/bfloat16/us"][1, 0, 0] == 3.0
+    assert np.isnan(arrays["gemm/bfloat16/us"][1, 1, 0])
+    assert tool.gemm_arrays(rows, "a100_sxm") == {}  # there, sglang's rows are taken
+
+
+def test_packing_all_reduce_prefers_vllm_and_takes_medians(tool: ModuleType) -> None:
+    rows = pd.DataFrame(
+        {
+            "framework": ["vllm", "vllm", "sglang", "sglang"],
+            "op": "all_reduce",
+            "launch": ["graph", "graph", "graph", "eager"],
+            "world_size": [2, 2, 2, 4],
+            "bytes": [512, 512, 512, 512],
+            "latency_us": [4.0, 6.0, 1.0, 40.0],
+        }
+    )
+    arrays = tool.all_reduce_arrays(rows)
+    assert arrays["all_reduce/2/us"].tolist() == [5.0]
+    assert "all_reduce/4/us" not in arrays
