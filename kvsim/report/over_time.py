@@ -276,10 +276,11 @@ def _preemption_table(variants: Sequence[Variant]) -> Table:
 
 def thinning_note(drawn: Sequence[tuple[int, int]]) -> str:
     """Tell how much of the series is drawn, if not all of it."""
-    kept, total = max(drawn, key=lambda pair: pair[1])
-    if all(few == all_ for few, all_ in drawn):
+    if all(kept == total for kept, total in drawn):
         return ""
+    most = max(kept for kept, _ in drawn)
+    total = max(total for _, total in drawn)
     return (
-        f"Drawn: {kept:,} of {total:,} states. Of each short span of time the lowest and the "
-        "highest are kept, so no peak is lost."
+        f"Drawn: at most {most:,} of {total:,} states. Of each short span of time the lowest and "
+        "the highest are kept, so no peak is lost."
     )

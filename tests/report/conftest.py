@@ -1,7 +1,6 @@
 """Synthetic runs: a queue in front of equal servers, from which tables follow by arithmetic."""
 
 import heapq
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -201,6 +200,3 @@ def empty_run() -> ReportInput:
 def synthetic() -> SimpleNamespace:
     """The generators, for tests in this folder."""
     return SimpleNamespace(run=make_run, rejected=rejected_run, empty=empty_run, Traffic=Traffic)
-
-
-ReportMaker = Callable[..., ReportInput]

@@ -1,0 +1,172 @@
+import json
+import re
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from kvsim.metrics.catalogue import format_figure, percent
+from kvsim.report.figure import Chart, short_name
+from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, queue_and_batch, slot_uses
+from kvsim.report.series import MAX_POINTS
+from kvsim.report.shares import step_time, tails
+from kvsim.report.time_axis import TimeAxis
+
+
+@pytest.fixture(scope="module")
+def run(synthetic):
+    return synthetic.run(synthetic.Traffic(requests=600, steps=30_000, rate_per_s=8, preempted=90))
+
+
+@pytest.fixture(scope="module")
+def charts(run) -> dict[str, Chart]:
+    time = TimeAxis.of_run(run.variants)
+    drawn = [
+        occupancy(run.variants, time),
+        queue_and_batch(run.variants, time),
+        *tails(run.variants, 0.0),
+        step_time(run.variants),
+        preemptions(run.variants, time),
+    ]
+    return {chart.key: chart for chart in drawn}
+
+
+def test_plotly_accepts_every_figure(charts):
+    for chart in charts.values():
+        go.Figure(data=chart.figure["data"], layout=chart.figure["layout"])
+
+
+def test_series_stay_within_the_point_limit_and_say_so(charts, run):
+    for key in ("chart-kv-slots", "chart-queue-batch"):
+        lines = [trace for trace in charts[key].figure["data"] if trace["mode"] == "lines"]
+        assert lines
+        assert all(900 < len(trace["x"]) <= MAX_POINTS for trace in lines)
+        assert f"{len(run.variants[0].steps['step']) + 1:,}" in charts[key].note
+
+
+def test_every_drawn_stack_adds_up_to_all_slots(charts):
+    data = charts["chart-kv-slots"].figure["data"]
+    for place in range(2):
+        stack = [trace["y"] for trace in data if trace.get("stackgroup") == f"panel{place}"]
+        assert len(stack) >= 3
+        assert np.sum(stack, axis=0) == pytest.approx(100, abs=0.05)
+
+
+def test_peaks_of_the_series_are_drawn(charts, run):
+    data = charts["chart-queue-batch"].figure["data"]
+    for place, variant in enumerate(run.variants):
+        assert max(data[place]["y"]) == variant.steps["running_seqs"].max()
+        assert max(data[2 + place]["y"]) == variant.steps["waiting_seqs"].max()
+
+
+def test_titles_say_the_figures_of_the_summary(charts, run):
+    for variant in run.variants:
+        figures = variant.summary["figures"]
+        held = f"{percent(figures['kv_utilization_mean'])} in {variant.name}"
+        assert held in charts["chart-kv-slots"].title
+        runs = f"runs {figures['running_seqs_mean']:.3g} requests at once"
+        assert runs in charts["chart-queue-batch"].title
+        for name in ("ttft_p99_s", "tpot_p99_s"):
+            shown = format_figure(name, figures[name])
+            assert shown in charts[f"chart-tail-{name[:4]}"].title
+
+
+def test_tables_over_time_agree_with_the_mean_of_the_summary(run):
+    time = TimeAxis.of_run(run.variants)
+    for variant in run.variants:
+        capacity, line = slot_uses(variant.steps)
+        assert capacity == variant.summary["figures"]["kv_capacity_tokens"]
+        held = time.window_means(line)[0] / capacity
+        assert held == pytest.approx(variant.summary["figures"]["kv_utilization_mean"], rel=1e-6)
+
+
+def test_slots_are_free_while_nothing_runs():
+    names = [name for name, _, _, _ in SLOT_USES]
+    steps = {name: np.array([0, 0]) for name in names} | {
+        "replica": np.array([0, 0]),
+        "start_ns": np.array([0, 30]),
+        "duration_ns": np.array([10, 10]),
+        "kv_held_tokens": np.array([60, 25]),
+        "kv_free_tokens": np.array([40, 75]),
+    }
+    capacity, line = slot_uses(steps)
+    assert capacity == 100
+    assert line.times_ns.tolist() == [0, 10, 30, 40]
+    assert line.levels[:, 0].tolist() == [60, 0, 25, 0]
+    assert line.levels[:, -1].tolist() == [40, 100, 75, 100]
+
+
+def test_tail_curve_passes_the_percentiles_of_the_summary(charts, run):
+    for latency in ("ttft", "e2e"):
+        lines = charts[f"chart-tail-{latency}"].figure["data"]
+        for place, variant in enumerate(run.variants):
+            curve = lines[place]
+            value = np.interp(-50, -np.array(curve["y"]), curve["x"])
+            expected = variant.summary["figures"][f"{latency}_p50_s"]
+            assert value == pytest.approx(expected, rel=0.02)
+
+
+def test_targets_are_marked_where_the_slo_puts_them(charts):
+    marks = [t for t in charts["chart-tail-e2e"].figure["data"] if t["mode"] == "markers"]
+    assert [(mark["x"], mark["y"]) for mark in marks] == [([30.0], [pytest.approx(5.0)])]
+
+
+def test_warmup_is_left_out_of_the_tails(run):
+    late = tails(run.variants, warmup_s=30.0)[0].figure["data"][0]
+    assert min(late["y"]) > 100 / len(run.variants[0].requests["request"])
+
+
+def test_step_time_bars_add_up(charts):
+    data = charts["chart-step-time"].figure["data"]
+    for axis in ("y", "y2"):
+        bars = [trace["x"] for trace in data if trace["yaxis"] == axis]
+        assert np.sum(bars, axis=0) == pytest.approx(100, abs=0.05)
+
+
+def test_preemption_bars_count_every_preemption(charts):
+    base, contiguous = charts["chart-preemptions"].figure["data"]
+    assert sum(base["y"]) == 90
+    assert sum(contiguous["y"]) == 0
+    ticks = [t for t in charts["chart-kv-slots"].figure["data"] if "customdata" in t]
+    assert [sum(trace["customdata"]) for trace in ticks] == [90, 0]
+
+
+def test_no_preemption_no_chart(synthetic):
+    run = synthetic.run()
+    assert preemptions(run.variants, TimeAxis.of_run(run.variants)) is None
+
+
+def test_a_variant_has_one_color_in_all_charts(charts):
+    queue = charts["chart-queue-batch"].figure["data"]
+    tail = charts["chart-tail-ttft"].figure["data"]
+    bars = charts["chart-preemptions"].figure["data"]
+    for place in range(2):
+        color = queue[place]["line"]["color"]
+        assert tail[place]["line"]["color"] == bars[place]["marker"]["color"] == color
+        assert queue[place]["line"]["dash"] == tail[place]["line"]["dash"]
+
+
+def test_every_chart_has_words_numbers_and_units(charts):
+    for chart in charts.values():
+        assert chart.title[0].isupper() or not chart.title[0].isalpha()
+        assert len(chart.alt) > 20
+        assert len(chart.definition) > 20
+        assert chart.table.rows
+        assert all(len(row) == len(chart.table.header) for row in chart.table.rows)
+        layout = chart.figure["layout"]
+        named = [layout[name]["title"]["text"] for name in layout if re.match(r"[xy]axis", name)]
+        assert any(named)
+        json.dumps(chart.figure, allow_nan=False)
+
+
+def test_foreign_writing_keeps_its_direction_to_itself():
+    assert short_name("plain") == "plain"
+    assert short_name("\u202eevil") == "\u2068\u202eevil\u2069"
+    assert len(short_name("x" * 300)) == 28
+
+
+@pytest.mark.parametrize(("span_s", "unit"), [(1, "s"), (599, "s"), (600, "min"), (7200, "h")])
+def test_time_axis_suits_the_run(synthetic, span_s, unit):
+    run = synthetic.empty()
+    run.variants[0].summary["figures"]["window_s"] = span_s
+    assert TimeAxis.of_run(run.variants).unit == unit
