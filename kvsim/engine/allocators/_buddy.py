@@ -45,7 +45,7 @@ class BuddyForest:
         start = self._free_starts[order].pop(0)
         while order > wanted:
             order -= 1
-            insort(self._free_starts[order], start + (1 << order))
+            self._free_starts[order].append(start + (1 << order))  # there were none of this size
         self.free_tokens -= 1 << wanted
         self._find_largest()
         return start

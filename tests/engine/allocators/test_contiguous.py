@@ -131,6 +131,18 @@ def test_compaction_slides_sequences_together_and_names_those_it_copied():
     pool.check()
 
 
+def test_compaction_keeps_the_order_of_addresses_not_of_arrival():
+    pool = pool_of(100, reservation="max_tokens", compaction=True)
+    fill(pool, 20, 20, 20, 20, 20)
+    pool.free(0)
+    assert pool.allocate(request(1, 9), 7, 1)  # the youngest lies in front now
+    pool.free(2)
+    assert pool.allocate(request(1, 24), 8, 1)
+    assert [pool.slot(seq, 0) for seq in (7, 1, 3, 4, 8)] == [0, 10, 30, 50, 70]
+    assert pool.take_moved_seqs() == [1, 3, 4]
+    pool.check()
+
+
 def test_compaction_does_nothing_where_it_is_not_needed_or_would_not_help():
     pool = pool_of(100, reservation="max_tokens", compaction=True)
     fill(pool, 20, 20, 20, 20, 20)

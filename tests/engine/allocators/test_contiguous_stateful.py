@@ -27,7 +27,7 @@ class ContiguousAgainstNaive(RuleBasedStateMachine):
     placement = ""
     seqs = Bundle("seqs")
 
-    @initialize(capacity=st.integers(1, 90), compaction=st.booleans())
+    @initialize(capacity=st.integers(20, 90), compaction=st.booleans())
     def start(self, capacity, compaction):
         self.compaction = compaction and self.placement != "buddy"
         self.pool = Contiguous(
@@ -38,7 +38,7 @@ class ContiguousAgainstNaive(RuleBasedStateMachine):
         self.last_asked = 0
         self.next_seq = 0
 
-    @rule(size=st.integers(2, 40))
+    @rule(size=st.integers(2, 24))
     def ask(self, size):
         expected = Shortage.NONE
         if self.place(size) is None:
@@ -49,7 +49,7 @@ class ContiguousAgainstNaive(RuleBasedStateMachine):
         assert self.pool.shortage(self.request(size), 1, idle=False) == expected
         self.last_asked = size
 
-    @rule(target=seqs, size=st.integers(2, 40))
+    @rule(target=seqs, size=st.integers(2, 24))
     def allocate(self, size):
         self.next_seq += 1
         seq = self.next_seq
