@@ -23,6 +23,10 @@ OTHERS_SM_COUNT = 132  # where a GPU's count is unknown
 # prefixes were measured (RTX PRO 6000, t_key 21 ns against 17, e 0.49 against 0.65).
 FA2_ARCHITECTURES = (80, 86, 89, 120)
 FA2_PREFIX_SLOWDOWN = 1.25
+# In a step with chunks, FlashAttention 2 decodes without packing the query heads of a KV head: its
+# decode part takes 1.6 times as long with 4 of them, 2.8 times with 8 (103,000 mixed calls on
+# RTX PRO 6000 and RTX 4090). A straight line through both; no such figures exist for other kernels.
+FA2_MIXED_OFFSET, FA2_MIXED_PER_QUERY_HEAD = 0.4, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,14 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class DecodePrice:
-    """Decode attention of one layer: `fixed_ns` + sequences · `seq_ns`[mean context]."""
+    """Decode attention of one layer: `fixed_ns` + sequences · `seq_ns`[mean context].
+
+    In a step that also has prefill chunks it takes `mixed_factor` times as long.
+    """
 
     fixed_ns: float
     seq_ns: Floats
+    mixed_factor: float
     basis: Basis
     note: str
 
@@ -99,7 +107,16 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
     p = constants["p"]
     seq_ns = start_ns + moved_ns if p == 1 else (start_ns**p + moved_ns**p) ** (1 / p)
     basis, note = _basis(constants, heads)
-    return DecodePrice(constants["t_fix_us"] * NS_PER_US, seq_ns, basis, note)
+    factor = _mixed_factor(gpu, heads)
+    note += f"; {factor:.2g} times as long in steps with chunks" if factor > 1 else ""
+    return DecodePrice(constants["t_fix_us"] * NS_PER_US, seq_ns, factor, basis, note)
+
+
+def _mixed_factor(gpu: GpuSpec, heads: Heads) -> float:
+    if gpu.sm_arch not in FA2_ARCHITECTURES or heads.latent:
+        return 1.0
+    group = heads.q_heads / heads.kv_heads
+    return max(1.0, FA2_MIXED_OFFSET + FA2_MIXED_PER_QUERY_HEAD * group)
 
 
 def price_prefill(gpu: GpuSpec, heads: Heads, tokens: Ints) -> PrefillPrice:

@@ -56,6 +56,9 @@ class KernelCost:
         self._seqs = _total(self._seq_curves)
         self._call_ns = sum(layers.count * layers.prefill.fixed_ns for layers in attention)
         self._decode_call_ns = sum(layers.count * layers.decode.fixed_ns for layers in attention)
+        self._mixed_factor = sum(
+            layers.count * layers.decode.mixed_factor for layers in attention
+        ) / sum(layers.count for layers in attention)
         self._decode = np.sum([layers.count * layers.decode.seq_ns for layers in attention], axis=0)
         self._decode_slope = np.append(np.diff(self._decode), 0.0)
         # Lists: indexing one is several times faster than indexing an array.
@@ -89,25 +92,24 @@ class KernelCost:
     ) -> int:
         """Return the duration of an iteration, at least 1, rounded once."""
         total_ns = self._tokens_ns[tokens] + self._seqs_ns[seqs] + chunks_ns
-        if seqs > decode_seqs:
-            total_ns += self._call_ns
         if decode_seqs:
             mean = decode_kv_tokens // decode_seqs
-            total_ns += (
+            decode_ns = (
                 self._decode_call_ns
                 + decode_seqs * self._decode_ns[mean]
                 + (decode_kv_tokens - decode_seqs * mean) * self._decode_slope_ns[mean]
             )
+            total_ns += decode_ns * self._mixed_factor if seqs > decode_seqs else decode_ns
+        if seqs > decode_seqs:
+            total_ns += self._call_ns
         return round(total_ns) or 1
 
     def steps_ns(self, steps: StepShape) -> NDArray[np.int64]:
         """Return the durations of many steps at once, bit for bit those of `step_ns`."""
         tokens, seqs = _tokens_and_seqs(steps)
         total_ns = self._tokens[tokens] + self._seqs[seqs] + steps.prefill_attention_ns
+        total_ns = total_ns + self._decode_attention_ns(steps)
         total_ns = np.where(seqs > steps.decode_seqs, total_ns + self._call_ns, total_ns)
-        total_ns = np.where(
-            steps.decode_seqs > 0, total_ns + self._decode_attention_ns(steps), total_ns
-        )
         durations: NDArray[np.int64] = np.maximum(np.rint(total_ns).astype(np.int64), 1)
         return durations
 
@@ -120,7 +122,7 @@ class KernelCost:
         prefill, decode = _attention_parts(self._attention)
         call_ns = np.where(seqs > steps.decode_seqs, self._call_ns, 0.0)
         parts[prefill] = steps.prefill_attention_ns + call_ns
-        parts[decode] = np.where(steps.decode_seqs > 0, self._decode_attention_ns(steps), 0.0)
+        parts[decode] = self._decode_attention_ns(steps)
         return parts
 
     def work(self, steps: StepShape) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -145,7 +147,8 @@ class KernelCost:
         ns: Floats = (
             self._decode_call_ns + seqs * self._decode[mean] + rest * self._decode_slope[mean]
         )
-        return ns
+        ns = np.where(steps.prefill_seqs > 0, ns * self._mixed_factor, ns)
+        return np.where(steps.decode_seqs > 0, ns, 0.0)
 
     def _parts(self) -> list[Part]:
         curves = [*self._token_curves, *self._seq_curves]

@@ -110,6 +110,14 @@ def test_a_sliding_window_caps_the_context_and_nothing_else() -> None:
     assert np.all(window.seq_ns[128:] == window.seq_ns[128])
 
 
+def test_chunks_slow_decoding_where_it_was_measured() -> None:
+    for gpu, q_heads, factor in (("rtx_pro_6000_server", 32, 1.6), ("a100_sxm", 64, 2.8)):
+        price = price_decode(load_gpu(gpu), heads(q_heads, 8), 10)
+        assert price.mixed_factor == pytest.approx(factor)
+    assert price_decode(load_gpu("a100_sxm"), heads(8, 8), 10).mixed_factor == 1.0
+    assert price_decode(H100, heads(), 10).mixed_factor == 1.0
+
+
 def test_fp8_keys_and_values_are_read_faster() -> None:
     small = heads(kv_bytes_per_token=2048.0, kv_dtype="fp8")
     assert price_decode(H100, small, 4096).seq_ns[-1] < price_decode(H100, heads(), 4096).seq_ns[-1]

@@ -26,6 +26,7 @@ COSTS = {
     "experts": built("mistralai/Mixtral-8x7B-v0.1", "h100_sxm", 2),
     "windows": built("openai/gpt-oss-20b", "h100_sxm", 1),
     "latent": built("deepseek-ai/DeepSeek-V2-Lite", "h100_sxm", 1),
+    "FlashAttention 2": built("meta-llama/Llama-2-70b-hf", "a100_sxm", 4),
     "physical": built("Qwen/Qwen2.5-7B-Instruct", "l4", 1),
 }
 
