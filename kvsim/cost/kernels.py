@@ -12,7 +12,7 @@ from kvsim.cost.gemm import gemm_curves
 from kvsim.cost.layers import heads_on_gpu, layer_curves
 from kvsim.cost.moe import activated_experts
 from kvsim.cost.overheads import OverheadPolicy
-from kvsim.cost.small_ops import embedding_ns, norm_ns, sampler_ns
+from kvsim.cost.small_ops import SMALL_OPS, embedding_ns, norm_ns, sampler_ns
 from kvsim.cost.step import AttentionLayers, KernelCost, Work
 from kvsim.cost.tables import Curve, Floats, Ints
 from kvsim.gpu import GpuSpec
@@ -20,7 +20,6 @@ from kvsim.model import LayerGroup, ModelSpec
 from kvsim.units import NS_PER_S
 
 BYTES = 2  # activations and logits are 16 bit
-SMALL_OPS = Part("norms_and_activations", "hbm", "physical", "2 µs a kernel and its bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvsim.cost import Part
 from kvsim.cost.attention import Heads
 from kvsim.cost.formats import WeightFormat, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
 from kvsim.cost.moe import moe_curves
-from kvsim.cost.small_ops import activation_ns, norm_ns, rope_ns
+from kvsim.cost.small_ops import SMALL_OPS, activation_ns, norm_ns, rope_ns
 from kvsim.cost.tables import Curve, Floats, Ints
 from kvsim.errors import InputError
 from kvsim.gpu import GpuSpec
@@ -72,8 +71,7 @@ def layer_curves(
         for curve in _expert_curves(gpu, expert, hidden, mlp, tensor_parallel_size, tokens):
             yield Curve(curve.part, curve.ns * group.count)
     small_ns = _small_ops_ns(model, gpu, group, tensor_parallel_size, tokens.astype(np.float64))
-    part = Part("norms_and_activations", "hbm", "physical", "2 µs a kernel and its bytes")
-    yield Curve(part, np.where(tokens > 0, small_ns * group.count, 0.0))
+    yield Curve(SMALL_OPS, np.where(tokens > 0, small_ns * group.count, 0.0))
 
 
 def heads_on_gpu(attention: Attention, tensor_parallel_size: int, kv_cache_dtype: str) -> Heads:

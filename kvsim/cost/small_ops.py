@@ -1,5 +1,6 @@
 """Element-wise kernels: norms, rotary embedding, activation, embedding, sampler."""
 
+from kvsim.cost import Part
 from kvsim.cost.tables import Floats
 from kvsim.gpu import GpuSpec
 from kvsim.units import NS_PER_S, NS_PER_US
@@ -9,6 +10,7 @@ LAUNCH_NS = 2.0 * NS_PER_US  # of one small kernel in a CUDA graph
 SAMPLER_NS = 25.0 * NS_PER_US
 SAMPLER_BYTES_PER_LOGIT = 16
 BYTES = 2  # activations are 16 bit
+SMALL_OPS = Part("norms_and_activations", "hbm", "physical", "2 µs a kernel and its bytes")
 
 
 def streaming_ns(gpu: GpuSpec, size_bytes: Floats, kernels: int = 1) -> Floats:
