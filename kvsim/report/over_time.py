@@ -169,9 +169,9 @@ def _use_table(
     rows = []
     for variant, (capacity, line) in zip(variants, uses, strict=True):
         shares = time.row_means(line) / max(capacity, 1)
-        shares[:, -1] = 1 - shares[:, :-1].sum(axis=1)
+        shares[:, -1] = np.round(1 - shares[:, :-1].sum(axis=1), 9)
         for span, row in zip(time.row_names(), shares, strict=True):
-            rows.append([variant.name, span, *(percent(max(share, 0.0)) for share in row)])
+            rows.append([variant.name, span, *(percent(share) for share in row)])
     return Table(["Variant", "Time (mean over)", *(words for _, words, _, _ in SLOT_USES)], rows)
 
 
@@ -229,17 +229,22 @@ def _count_table(variants: Sequence[Variant], lines: Sequence[Timeline], time: T
 
 
 def preemptions(variants: Sequence[Variant], time: TimeAxis) -> Chart | None:
-    """Show when requests lost their KV cache; None if none ever did."""
+    """Show when requests lost their KV cache, a panel a variant; None if none ever did."""
     edges = time.edges(BARS)
     counts = [np.histogram(preemption_times(v.events), edges)[0] for v in variants]
-    if not any(count.any() for count in counts):
+    hit = [place for place, count in enumerate(counts) if count.any()]
+    if not hit:
         return None
     findings = ", ".join(
         f"{v.summary['figures']['preemptions_total']:,} in {short_name(v.name)}" for v in variants
     )
     middles = time.of((edges[:-1] + edges[1:]) // 2)
-    data = [_bars(middles, count, place) for place, count in enumerate(counts)]
-    figure = panels(["Preemptions"], [axis("preemptions a bar")], time.layout())
+    data = [
+        _bars(middles, counts[place], place) | {"yaxis": panel_axis(panel)}
+        for panel, place in enumerate(hit)
+    ]
+    headings = [plotly_text(variants[place].name) for place in hit]
+    figure = panels(headings, [axis("preemptions a bar")] * len(hit), time.layout())
     return Chart(
         key="chart-preemptions",
         title=f"Preemptions: {findings}",
@@ -248,17 +253,15 @@ def preemptions(variants: Sequence[Variant], time: TimeAxis) -> Chart | None:
         alt=f"Bars over time. Preemptions: {findings}.",
         figure={"data": data, "layout": figure | {"shapes": time.window_mark()}},
         table=_preemption_table(variants),
-        keys=variant_keys([variant.name for variant in variants]),
     )
 
 
 def _bars(middles: Sequence[float], counts: Ints, place: int) -> dict[str, Any]:
-    color = line_style(place)["color"]
     return {
         "type": "bar",
         "x": middles,
         "y": counts.tolist(),
-        "marker": {"color": color, "pattern": {"shape": "/" if place % 2 else ""}},
+        "marker": {"color": line_style(place)["color"]},
         "hovertemplate": "%{y:,} preemptions<extra></extra>",
     }
 

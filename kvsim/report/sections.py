@@ -37,7 +37,8 @@ OUTCOME_FIGURES = (
     "preemptions_total",
     "recomputed_tokens",
 )
-HARDLY_DIFFERENT = 0.01
+HEADLINES = (("requests per second", "requests_per_s"), ("p99 TTFT", "ttft_p99_s"))
+HARDLY_DIFFERENT = 0.02
 LONGEST_VALUE = 300
 
 
@@ -126,7 +127,7 @@ def _cell(row: Mapping[str, Any], name: str, is_base: bool) -> Cell:
 
 def times(ratio: float) -> str:
     """Show a ratio with three significant digits, large ones in full: `0.857 ×`, `10,213 ×`."""
-    return f"{ratio:,.0f} ×" if ratio >= 1000 else f"{ratio:.3g} ×"
+    return f"{ratio:,.0f}\u00a0×" if ratio >= 1000 else f"{ratio:.3g}\u00a0×"
 
 
 def comparison_finding(variants: Sequence[Variant]) -> str:
@@ -134,18 +135,17 @@ def comparison_finding(variants: Sequence[Variant]) -> str:
     rows = {row["name"]: row for row in compare({v.name: v.summary for v in variants})}
     said = []
     for variant in variants[1:]:
-        parts = [
-            f"{times(ratio)} the {words}"
-            for words, name in (
-                ("requests per second", "requests_per_s"),
-                ("p99 TTFT", "ttft_p99_s"),
-            )
-            if (ratio := rows[name]["ratios"][variant.name]) is not None
-        ]
+        ratios = ((words, rows[name]["ratios"][variant.name]) for words, name in HEADLINES)
+        parts = [_times_the(ratio, words) for words, ratio in ratios if ratio is not None]
         if parts:
             said.append(f"{short_name(variant.name)} has {' and '.join(parts)}")
-    base = short_name(variants[0].name) if variants else ""
+    base = short_name(variants[0].name)
     return sentence("; ".join(said) + f" of {base}") if said else "Main figures"
+
+
+def _times_the(ratio: float, words: str) -> str:
+    same = abs(ratio - 1) < HARDLY_DIFFERENT
+    return f"the same {words}" if same else f"{times(ratio)} the {words}"
 
 
 def outcomes(variants: Sequence[Variant]) -> Table:
