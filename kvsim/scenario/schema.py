@@ -32,6 +32,7 @@ from kvsim.metrics.slo import check_targets
 from kvsim.policy import Policy, policies_in, union_of
 from kvsim.scenario.suggest import did_you_mean
 from kvsim.workload.build import Workload
+from kvsim.workload.limits import Seconds, Tokens
 
 BASE = "base"  # name of the scenario without any override
 
@@ -48,8 +49,6 @@ _TARGETS = (
 Name = Annotated[
     str, Field(min_length=1, max_length=80, pattern=r"^[^/\\.\x00-\x1f][^/\\\x00-\x1f]*$")
 ]
-Tokens = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _policy_of(package: ModuleType, default: str) -> Any:
@@ -110,21 +109,21 @@ class Engine(Section):
     """Type of weights and activations that are not quantized; auto: the checkpoint's."""
     quantization: Literal["fp8"] | None = None
     """fp8: quantize a 16-bit checkpoint while loading; null: as its config.json says."""
-    tensor_parallel_size: int = Field(default=1, ge=1)
+    tensor_parallel_size: int = Field(default=1, ge=1, le=1024)
     """GPUs that share each layer of one replica."""
     max_model_len: Tokens | None = None
     """Longest prompt and answer together; null: the model's max_position_embeddings."""
-    max_num_seqs: int | None = Field(default=None, ge=1)
+    max_num_seqs: int | None = Field(default=None, ge=1, le=2**16)
     """Most sequences in a step; null: by the GPU's memory."""
-    max_num_batched_tokens: Tokens | None = None
+    max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**20)
     """Token budget of a step; null: by the GPU's memory."""
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     """Share of the GPU's memory that the engine may use; null: 0.92."""
-    block_size: Tokens | None = None
+    block_size: int | None = Field(default=None, ge=1, le=2**16)
     """Tokens in a KV block; null: 16."""
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] = "auto"
     """Type of the KV cache; auto: the checkpoint's, else the model's."""
-    num_gpu_blocks_override: int | None = Field(default=None, ge=1)
+    num_gpu_blocks_override: int | None = Field(default=None, ge=1, le=10**9)
     """KV blocks as measured, instead of the computed number."""
     kv_startup_line: str | None = None
     """A line of the server's log that tells its KV cache size; overrides the computed size."""
@@ -195,7 +194,7 @@ class Scenario(Section):
     """Settings of each replica, under the names of `vllm serve`."""
     kv_cache: AnyAllocator = Paged()
     """How the KV cache is laid out."""
-    replicas: int = Field(default=1, ge=1)
+    replicas: int = Field(default=1, ge=1, le=4096)
     """Equal servers, each with its own GPUs."""
     routing: AnyRouter = RoundRobin()
     """Which replica gets a request."""
@@ -212,7 +211,7 @@ class Scenario(Section):
     """Root of all random streams."""
     warmup_s: Seconds = 0.0
     """Requests that arrive before it are left out of the latencies."""
-    max_simulated_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_simulated_s: float | None = Field(default=None, gt=0, le=1e9)
     """Stop here; requests still in the system count as unfinished. null: until all have left."""
     oversized_requests: Literal["refuse", "reject"] = "refuse"
     """Requests that can never be served: refuse the scenario, or reject them on arrival as the

@@ -36,11 +36,11 @@ class Workload(BaseModel):
     """When requests arrive."""
     lengths: AnyLengths
     """How long prompts and answers are."""
-    num_requests: int | None = Field(default=None, ge=1)
+    num_requests: int | None = Field(default=None, ge=1, le=10**8)
     """So many requests; null: as many as arrive within `duration_s` or the trace holds."""
-    duration_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    duration_s: float | None = Field(default=None, gt=0, le=1e9)
     """Arrivals stop after it, and it is the horizon of all rates; null: the arrivals decide."""
-    n: int = Field(default=1, ge=1)
+    n: int = Field(default=1, ge=1, le=1024)
     """Samples of each request (parallel sampling): answers to one prompt."""
     max_tokens: int | Literal["output"] | None = None
     """The client's limit on the answer: a number; "output": exactly the true length, as benchmark

@@ -3,12 +3,12 @@
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from kvsim.errors import InputError
 from kvsim.policy import Policy
 from kvsim.units import NS_PER_S
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.limits import Rate
 from kvsim.workload.renewal import horizon_of
 
 
@@ -16,7 +16,7 @@ class Constant(Policy):
     """Request i arrives at i / `rate_per_s`, the first at 0."""
 
     kind: Literal["constant"] = "constant"
-    rate_per_s: float = Field(gt=0, allow_inf_nan=False)
+    rate_per_s: Rate
     """Requests per second."""
 
     def arrivals(

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from kvsim.policy import Policy
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.limits import Rate
 from kvsim.workload.renewal import renewal_arrivals
 
 
@@ -18,9 +19,9 @@ class Gamma(Policy):
     """
 
     kind: Literal["gamma"] = "gamma"
-    rate_per_s: float = Field(gt=0, allow_inf_nan=False)
+    rate_per_s: Rate
     """Mean requests per second."""
-    burstiness: float = Field(gt=0, allow_inf_nan=False)
+    burstiness: float = Field(ge=0.01, le=1e6)
     """Below 1: in bursts; 1: Poisson; above 1: more evenly."""
 
     def arrivals(

@@ -3,10 +3,10 @@
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from kvsim.policy import Policy
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.limits import Rate
 from kvsim.workload.renewal import renewal_arrivals
 
 
@@ -14,7 +14,7 @@ class Poisson(Policy):
     """Many independent clients: exponential gaps of mean 1 / `rate_per_s`."""
 
     kind: Literal["poisson"] = "poisson"
-    rate_per_s: float = Field(gt=0, allow_inf_nan=False)
+    rate_per_s: Rate
     """Mean requests per second."""
 
     def arrivals(

@@ -10,6 +10,7 @@ from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals import Arrivals
 from kvsim.workload.azure import Trace, read_trace
 from kvsim.workload.files import ReadsFile
+from kvsim.workload.limits import Seconds
 from kvsim.workload.renewal import horizon_of
 
 
@@ -23,11 +24,11 @@ class TraceArrivals(ReadsFile):
     kind: Literal["trace"] = "trace"
     file: str
     """CSV in the format of the Azure LLM inference traces, beside the scenario file."""
-    rate_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    rate_scale: float = Field(default=1.0, ge=1e-6, le=1e6)
     """2.0: twice the recorded rate, times are divided by 2."""
-    start_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    start_s: Seconds = 0.0
     """Start of the cut, in recorded seconds after the trace's first request."""
-    end_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    end_s: Seconds | None = None
     """End of the cut (not included), in recorded seconds; null: to the last request."""
 
     def arrivals(

@@ -4,18 +4,18 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from kvsim.policy import Policy
+from kvsim.workload.limits import Tokens
 
 
 class Fixed(Policy):
     """The same prompt and answer length for every request."""
 
     kind: Literal["fixed"] = "fixed"
-    prompt_tokens: int = Field(ge=1)
+    prompt_tokens: Tokens
     """Length of each prompt."""
-    output_tokens: int = Field(ge=1)
+    output_tokens: Tokens
     """Length of each answer."""
 
     def lengths_tokens(

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from kvsim.policy import Policy
+from kvsim.workload.limits import MeanTokens, Tokens
 
 
 class Lognormal(Policy):
@@ -18,17 +19,17 @@ class Lognormal(Policy):
     """
 
     kind: Literal["lognormal"] = "lognormal"
-    prompt_mean_tokens: float = Field(gt=0, allow_inf_nan=False)
+    prompt_mean_tokens: MeanTokens
     """Mean prompt length."""
-    prompt_cv: float = Field(ge=0, allow_inf_nan=False)
+    prompt_cv: float = Field(ge=0, le=100)
     """Coefficient of variation of prompt lengths."""
-    output_mean_tokens: float = Field(gt=0, allow_inf_nan=False)
+    output_mean_tokens: MeanTokens
     """Mean answer length."""
-    output_cv: float = Field(ge=0, allow_inf_nan=False)
+    output_cv: float = Field(ge=0, le=100)
     """Coefficient of variation of answer lengths."""
-    prompt_max_tokens: int | None = Field(default=None, ge=1)
+    prompt_max_tokens: Tokens | None = None
     """Longer prompts are cut to this; null: no cap."""
-    output_max_tokens: int | None = Field(default=None, ge=1)
+    output_max_tokens: Tokens | None = None
     """Longer answers are cut to this; null: no cap."""
 
     def lengths_tokens(

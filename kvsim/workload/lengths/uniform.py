@@ -4,22 +4,23 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from kvsim.policy import Policy
+from kvsim.workload.limits import Tokens
 
 
 class Uniform(Policy):
     """Prompt and answer drawn independently, both ends of the ranges included."""
 
     kind: Literal["uniform"] = "uniform"
-    prompt_min_tokens: int = Field(ge=1)
+    prompt_min_tokens: Tokens
     """Shortest prompt."""
-    prompt_max_tokens: int = Field(ge=1)
+    prompt_max_tokens: Tokens
     """Longest prompt."""
-    output_min_tokens: int = Field(ge=1)
+    output_min_tokens: Tokens
     """Shortest answer."""
-    output_max_tokens: int = Field(ge=1)
+    output_max_tokens: Tokens
     """Longest answer."""
 
     @model_validator(mode="after")
