@@ -104,7 +104,7 @@ def test_a_mistake_is_told_with_line_and_path(write, more, line, path, message):
         ("kind: poisson", "kind: poison", 4, "workload.arrivals.kind", "did you mean poisson?"),
         ("kind: poisson, ", "", 4, "workload.arrivals.kind", "is required"),
         ("rate_per_s: 2.0", "rate_per_s: -2", 4, "workload.arrivals.rate_per_s", "not -2"),
-        ("rate_per_s: 2.0", "rate_per_s: 0", 4, "workload.arrivals.rate_per_s", "equal to 0.0001, not 0"),
+        ("rate_per_s: 2.0", "rate_per_s: 0", 4, "workload.arrivals.rate_per_s", "0.0001, not 0"),
         (", output_tokens: 20", "", 5, "workload.lengths.output_tokens", "is required"),
         ("num_requests", "num_prompts", 6, "workload.num_prompts", "did you mean num_requests?"),
         ("num_requests: 10", "max_tokens: all", 6, "workload.max_tokens", "'output'"),
