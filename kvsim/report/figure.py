@@ -95,6 +95,11 @@ def plotly_text(name: str) -> str:
     return html.escape(short_name(name), quote=False)
 
 
+def named(name: str, hover: str) -> dict[str, Any]:
+    """Return what a hover over a variant's line shows: a template of values, then the name."""
+    return {"name": plotly_text(name), "hovertemplate": f"{hover}<extra>%{{fullData.name}}</extra>"}
+
+
 def sentence(words: str) -> str:
     """Begin with a capital letter, as a title does."""
     return words[:1].upper() + words[1:]
@@ -109,7 +114,7 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 13},
         "hovermode": "closest",
-        "hoverlabel": {"bgcolor": "#ffffff", "font": {"color": "#1a1d21"}},
+        "hoverlabel": {"bgcolor": "#ffffff", "font": {"color": "#1a1d21"}, "namelength": -1},
         "showlegend": False,
         **more,
     }

@@ -18,6 +18,7 @@ from kvsim.report.figure import (
     Table,
     axis,
     line_style,
+    named,
     panel_axis,
     panels,
     plotly_text,
@@ -188,8 +189,10 @@ def queue_and_batch(variants: Sequence[Variant], time: TimeAxis) -> Chart:
         for place, line in enumerate(lines):
             kept = line.pick(envelope(line.times_ns, line.levels[:, panel]))
             drawn.append((len(kept), len(line)))
-            about = f"%{{y:,}} {verb}<extra></extra>"
-            data.append(_count_line(kept, panel, place, time) | {"hovertemplate": about})
+            data.append(
+                _count_line(kept, panel, place, time)
+                | named(variants[place].name, f"%{{y:,}} {verb}")
+            )
     vertical = axis("requests", rangemode="tozero")
     figure = panels(["Running", "Waiting"], [vertical] * 2, time.layout())
     return Chart(

@@ -25,6 +25,7 @@ from kvsim.report.figure import (
     axis,
     layout,
     line_style,
+    named,
     panel_axis,
     panels,
     plotly_text,
@@ -87,7 +88,12 @@ def _tail_chart(latency: str, variants: Sequence[Variant], values: Sequence[Floa
         for target in variants[0].summary["verdict"]["targets"]
         if (latency_and_statistic(target["name"]) or ("",))[0] == latency
     ]
-    data = [_tail_line(sample, place) for place, sample in enumerate(values) if len(sample)]
+    data = [
+        _tail_line(sample, place)
+        | named(variants[place].name, "%{y:.3g} % take at least %{x:.3~s}s")
+        for place, sample in enumerate(values)
+        if len(sample)
+    ]
     least = min(1 / len(sample) for sample in values if len(sample))
     times = np.concatenate([*values, [goal["bound"] for goal in goals if goal["bound"] > 0]])
     span_s = (float(max(times.min(), SHORTEST_S)), float(max(times.max(), SHORTEST_S)))
@@ -134,7 +140,6 @@ def _tail_line(sample: Floats, place: int) -> dict[str, Any]:
         "x": [float(f"{value:.5g}") for value in values],
         "y": rounded(100 * shares, 5),
         "line": line_style(place) | {"shape": "vh"},
-        "hovertemplate": "%{y:.3g} % take at least %{x:.3~s}s<extra></extra>",
     }
 
 

@@ -42,7 +42,8 @@ class TimeAxis:
 
     def layout(self) -> dict[str, Any]:
         """Return Plotly's description of the axis."""
-        return axis(f"simulated time ({self.unit})", range=[0, self.end_ns / self.unit_ns])
+        span = [0, self.end_ns / self.unit_ns]
+        return axis(f"simulated time ({self.unit})", range=span, hoverformat=".2f")
 
     def edges(self, count: int) -> Ints:
         """Return `count` + 1 instants that divide the span evenly."""

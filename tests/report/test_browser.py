@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -140,6 +141,28 @@ def test_no_chart_is_blank(browser, opened):
         assert len(colors) > 20
         background, count = colors.most_common(1)[0]
         assert count < 0.995 * colors.total(), f"nearly all of it is #{background:06x}"
+
+
+def test_a_chart_can_be_saved_as_an_image(opened):
+    plot = opened.page.locator("#chart-queue-batch")
+    plot.hover()
+    with opened.page.expect_download() as download:
+        plot.locator(".modebar-btn").first.click()
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+
+
+def test_hover_tells_value_and_variant(opened):
+    plot = opened.page.locator("#chart-queue-batch")
+    plot.scroll_into_view_if_needed()
+    box = plot.locator(".draglayer rect").first.bounding_box()
+    label = plot.locator(".hoverlayer .hovertext").first
+    for tenths in range(10, 50, 5):  # down the panel until the pointer is near a line
+        down = box["height"] * tenths / 50
+        opened.page.mouse.move(box["x"] + box["width"] / 4, box["y"] + down, steps=3)
+        opened.page.wait_for_timeout(200)
+        if label.count():
+            break
+    assert re.fullmatch(r"(base|contiguous)\d+ running", label.text_content())
 
 
 def test_the_kv_chart_shows_the_colors_of_its_legend(browser, opened):
