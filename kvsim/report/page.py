@@ -13,7 +13,8 @@ from kvsim.report import sections
 from kvsim.report.figure import Chart, Table
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
-from kvsim.report.shares import TAIL_EXPLANATION, step_time, tails
+from kvsim.report.step_time import step_time
+from kvsim.report.tails import EXPLANATION, tails
 from kvsim.report.time_axis import TimeAxis
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _latency_section(run: ReportInput) -> list[Section]:
     charts = tails(run.variants, run.warmup_s)
     if not charts:
         return []
-    return [Section("latency", "Latency", "Latency tails", charts, TAIL_EXPLANATION)]
+    return [Section("latency", "Latency", "Latency tails", charts, EXPLANATION)]
 
 
 def _step_section(variants: Sequence[Variant]) -> list[Section]:

@@ -9,7 +9,8 @@ from kvsim.metrics.catalogue import format_figure, percent
 from kvsim.report.figure import Chart, short_name
 from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, queue_and_batch, slot_uses
 from kvsim.report.series import MAX_POINTS
-from kvsim.report.shares import step_time, tails
+from kvsim.report.step_time import step_time
+from kvsim.report.tails import tails
 from kvsim.report.time_axis import TimeAxis
 
 
