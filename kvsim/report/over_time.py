@@ -170,7 +170,7 @@ def _use_table(
     rows = []
     for variant, (capacity, line) in zip(variants, uses, strict=True):
         shares = time.row_means(line) / max(capacity, 1)
-        shares[:, -1] = np.round(1 - shares[:, :-1].sum(axis=1), 9)
+        shares[:, -1] = np.round(1 - shares[:, :-1].sum(axis=1), 9) + 0.0  # no -0
         for span, row in zip(time.row_names(), shares, strict=True):
             rows.append([variant.name, span, *(percent(share) for share in row)])
     return Table(["Variant", "Time (mean over)", *(words for _, words, _, _ in SLOT_USES)], rows)
