@@ -44,7 +44,8 @@ def build_report(run: ReportInput) -> str:
     if not run.variants:
         raise ValueError("a report needs at least one variant")
     drawn = _sections(run)
-    plotly, script = _plotly_script(), _asset("page.js")
+    charts = [chart for section in drawn for chart in section.charts]
+    plotly, script = _plotly_script() if charts else "", _asset("page.js")
     return _template().render(
         run=run,
         base=run.variants[0],
@@ -53,7 +54,7 @@ def build_report(run: ReportInput) -> str:
         script=script,
         plotly=plotly,
         policy=_security_policy(plotly, script),
-        figures=_figures_json([chart for section in drawn for chart in section.charts]),
+        figures=_figures_json(charts),
         drawn=drawn,
         **_tables(run),
     )

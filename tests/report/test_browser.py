@@ -87,7 +87,7 @@ def opened(browser, report) -> Opened:
 
 
 def colors_of(browser: Browser, png: bytes) -> Counter:
-    """Count the colors of a screenshot; the browser itself decodes it."""
+    """Count the colors of every third pixel of a screenshot; the browser itself decodes it."""
     page = browser.new_page()
     pixels = page.evaluate(
         """async (png) => {
@@ -98,7 +98,7 @@ def colors_of(browser: Browser, png: bytes) -> Counter:
             context.drawImage(image, 0, 0);
             const { data } = context.getImageData(0, 0, image.width, image.height);
             const counts = {};
-            for (let i = 0; i < data.length; i += 4) {
+            for (let i = 0; i < data.length; i += 12) {
                 const color = (data[i] << 16) | (data[i + 1] << 8) | data[i + 2];
                 counts[color] = (counts[color] || 0) + 1;
             }
@@ -167,8 +167,8 @@ def test_hover_tells_value_and_variant(opened):
 
 def test_the_kv_chart_shows_the_colors_of_its_legend(browser, opened):
     colors = colors_of(browser, opened.page.locator("#chart-kv-slots").screenshot())
-    assert colors[0x009E73] > 500  # holding tokens
-    assert colors[0xE69F00] > 500  # wasted inside reservations
+    assert colors[0x009E73] > 150  # holding tokens
+    assert colors[0xE69F00] > 150  # wasted inside reservations
 
 
 @pytest.mark.parametrize("width", [390, 1440])
