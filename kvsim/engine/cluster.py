@@ -161,25 +161,24 @@ class Cluster:
             )
         elif outcome == REJECTED:
             row = (-1, now_ns, -1, number, REJECTION, request.prompt_tokens, 0)
-            self._recorder.events.extend(row)
+            self._recorder.add("events", *row)
         self._population.leave(request.arrival_ns, now_ns, outcome)
-        self._recorder.requests.extend(
-            (
-                number,
-                request.group,
-                replica,
-                request.prompt_tokens,
-                request.max_tokens,
-                request.generated_tokens,
-                request.arrival_ns,
-                request.admitted_ns,
-                request.first_token_ns,
-                -1 if outcome == UNFINISHED else now_ns,
-                outcome,
-                request.preemptions,
-                request.recomputed_tokens,
-                0,
-            )
+        self._recorder.add(
+            "requests",
+            number,
+            request.group,
+            replica,
+            request.prompt_tokens,
+            request.max_tokens,
+            request.generated_tokens,
+            request.arrival_ns,
+            request.admitted_ns,
+            request.first_token_ns,
+            -1 if outcome == UNFINISHED else now_ns,
+            outcome,
+            request.preemptions,
+            request.recomputed_tokens,
+            0,
         )
 
     def _answer_tokens(self, request: RequestView) -> int:

@@ -1,14 +1,14 @@
-"""Facts, appended: rows of integers in flat buffers that leave in chunks as they fill."""
+"""Facts, appended: packed rows of integers that leave in chunks as they come together."""
 
-from array import array
 from collections.abc import Callable
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.tables import TABLES
 
-ROWS_IN_A_CHUNK = 16_384
+ROWS_IN_A_CHUNK = 8_192
 
 Sink = Callable[[str, NDArray[np.int64]], None]  # table name, rows of shape (n, columns)
 
@@ -16,31 +16,40 @@ Sink = Callable[[str, NDArray[np.int64]], None]  # table name, rows of shape (n,
 class Recorder:
     """Collects the rows of the three tables; memory doesn't grow with their number.
 
-    `steps`, `requests` and `events` are flat integer buffers: append a row with `extend`, in the
-    order of the columns in `kvsim.tables`, then let `flush_if_full` send chunks to the sink.
+    The values of a row come in the order of `kvsim.tables`, all integers. Packing them at once is
+    several times cheaper than keeping Python integers; the step loop holds on to the packer and
+    the appender of its table.
     """
 
-    __slots__ = ("_full", "_sink", "events", "requests", "steps")
+    __slots__ = ("_packers", "_rows", "_sink", "_steps")
 
     def __init__(self, sink: Sink) -> None:
-        self.requests = array("q")
-        self.steps = array("q")
-        self.events = array("q")
         self._sink = sink
-        self._full = ROWS_IN_A_CHUNK * len(TABLES["steps"])
+        self._packers = {name: Struct(f"={len(columns)}q") for name, columns in TABLES.items()}
+        self._rows: dict[str, list[bytes]] = {name: [] for name in TABLES}
+        self._steps = self._rows["steps"]
 
-    def flush_if_full(self) -> bool:
+    def appender(self, table: str) -> Callable[[bytes], None]:
+        """Return what appends a packed row to a table."""
+        return self._rows[table].append
+
+    def packer(self, table: str) -> Callable[..., bytes]:
+        """Return what packs the values of a row."""
+        return self._packers[table].pack
+
+    def add(self, table: str, *row: int) -> None:
+        """Append a row."""
+        self._rows[table].append(self._packers[table].pack(*row))
+
+    def flush_if_full(self) -> None:
         """Send everything to the sink if a chunk of steps has come together."""
-        if len(self.steps) < self._full:
-            return False
-        self.flush()
-        return True
+        if len(self._steps) >= ROWS_IN_A_CHUNK:
+            self.flush()
 
     def flush(self) -> None:
         """Send what there is to the sink."""
-        for name in TABLES:
-            buffer: array[int] = getattr(self, name)
-            rows = np.frombuffer(buffer, dtype=np.int64).reshape(-1, len(TABLES[name]))
-            if len(rows):
-                self._sink(name, rows.copy())
-            setattr(self, name, array("q"))
+        for name, rows in self._rows.items():
+            if rows:
+                values = np.frombuffer(b"".join(rows), dtype=np.int64)
+                rows.clear()
+                self._sink(name, values.reshape(-1, len(TABLES[name])))

@@ -1,6 +1,6 @@
 """The step loop of one replica: schedule, wait as long as the step takes, apply its results."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from simpy import Event
@@ -16,6 +16,7 @@ from kvsim.tables import EVENT_KINDS
 PREEMPTED = EVENT_KINDS.index("preempted")
 RESUMED = EVENT_KINDS.index("resumed")
 COMPACTED = EVENT_KINDS.index("compacted")
+NO_CHUNKS = (0.0, 0, 0, 0, 0)
 
 
 class Replica:
@@ -46,6 +47,7 @@ class Replica:
         self._clock = clock
         self._cost = cost
         self._recorder = recorder
+        self._add_step, self._pack_step = recorder.appender("steps"), recorder.packer("steps")
         self._answers_tokens = answers_tokens
         self._leave = leave
         self._ending: dict[int, list[Request]] = {}  # decoding requests by their last step
@@ -76,13 +78,13 @@ class Replica:
             self._wakeup = None
 
     def _run(self) -> Generator[Event, Any, None]:
-        clock, scheduler = self._clock, self.scheduler
+        scheduler, schedule, timeout = self.scheduler, self.scheduler.schedule, self._clock.timeout
         while True:
             while not (scheduler.running or scheduler.waiting):
-                self._wakeup = clock.event()
+                self._wakeup = self._clock.event()
                 yield self._wakeup
-            plan = scheduler.schedule(self.step)
-            yield clock.timeout(self._begin(plan))
+            plan = schedule(self.step)
+            yield timeout(self._begin(plan))
             self._complete(plan)
             self.step += 1
 
@@ -92,45 +94,37 @@ class Replica:
         """Account for a scheduled step, record it, and return its duration in ns."""
         if plan.preempted:
             self._note_preempted(plan)
-        chunks_ns, chunk_tokens, chunk_kv_tokens, pairs = 0.0, 0, 0, 0
-        for request in plan.chunks:
-            new, prefix = request.chunk_tokens, request.computed_tokens
-            chunks_ns += self._cost.chunk_ns(new, prefix)
-            chunk_tokens += new
-            chunk_kv_tokens += prefix + new
-            pairs += new * prefix + new * (new + 1) // 2
-            self._own(request, self.allocator.slots_tokens(request.number))
-            if request.admitted_ns < 0:
-                request.admitted_ns = self._clock.now
-        for request in plan.grown:
-            self._own(request, self.step + request.offset + self._growth_tokens)
-        decode_seqs = plan.decode_seqs
-        tokens, seqs = chunk_tokens + decode_seqs, len(plan.chunks) + decode_seqs
+        chunks = self._begin_chunks(plan.chunks) if plan.chunks else NO_CHUNKS
+        chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
+        if plan.grown:
+            reach_tokens = self.step + self._growth_tokens
+            for request in plan.grown:
+                self._own(request, request.offset + reach_tokens)
+        decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
+        seqs = chunk_seqs + decode_seqs
         if not seqs:
             raise BrokenLawError("a replica with work makes progress")
-        duration_ns = self._cost.step_ns(
-            tokens, seqs, decode_seqs, plan.decode_kv_tokens, chunks_ns
-        )
+        tokens = chunk_tokens + decode_seqs
+        duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
         if self._copy_ns_per_token:
             duration_ns += self._compact()
         self.held_tokens = held = self.held_tokens + tokens
-        inside = self.inside_tokens
-        allocator = self.allocator
-        self._recorder.steps.extend(
-            (
+        scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
+        self._add_step(
+            self._pack_step(
                 self.index,
                 self.step,
                 self._clock.now,
                 duration_ns,
-                len(plan.chunks),
+                chunk_seqs,
                 chunk_tokens,
                 chunk_kv_tokens,
-                pairs,
+                chunk_pairs,
                 round(chunks_ns),
                 decode_seqs,
-                plan.decode_kv_tokens,
-                len(self.scheduler.running),
-                len(self.scheduler.waiting),
+                decode_kv_tokens,
+                len(scheduler.running),
+                len(scheduler.waiting),
                 len(plan.preempted),
                 plan.head_lacks,
                 held,
@@ -142,6 +136,20 @@ class Replica:
             )
         )
         return duration_ns
+
+    def _begin_chunks(self, chunks: Sequence[Request]) -> tuple[float, int, int, int, int]:
+        """Return attention time, count, tokens, contexts and query-key pairs of the chunks."""
+        chunks_ns, chunk_tokens, kv_tokens, pairs = 0.0, 0, 0, 0
+        for request in chunks:
+            new, prefix = request.chunk_tokens, request.computed_tokens
+            chunks_ns += self._cost.chunk_ns(new, prefix)
+            chunk_tokens += new
+            kv_tokens += prefix + new
+            pairs += new * prefix + new * (new + 1) // 2
+            self._own(request, self.allocator.slots_tokens(request.number))
+            if request.admitted_ns < 0:
+                request.admitted_ns = self._clock.now
+        return chunks_ns, len(chunks), chunk_tokens, kv_tokens, pairs
 
     def _own(self, request: Request, slots_tokens: int) -> None:
         """Keep count of the slots that a request owns and will never fill."""
@@ -227,4 +235,4 @@ class Replica:
 
     def _event(self, kind: int, request: int, tokens: int, gap_ns: int = 0) -> None:
         now_ns = self._clock.now
-        self._recorder.events.extend((self.index, now_ns, self.step, request, kind, tokens, gap_ns))
+        self._recorder.add("events", self.index, now_ns, self.step, request, kind, tokens, gap_ns)

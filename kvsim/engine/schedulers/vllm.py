@@ -52,7 +52,7 @@ class VllmScheduler:
         if self.prefilling:
             self._schedule_chunks(step, plan)
         elif self._growth_tokens and (due := self._due[step % self._growth_tokens]):
-            self._grow(step, plan, [due[rank] for rank in sorted(due)])
+            self._grow(step, plan, _by_rank(due))
         plan.decode_seqs = decode_seqs = self.decode_seqs
         self.decode_context_tokens += decode_seqs  # each computes one token in this step
         plan.decode_kv_tokens = self.decode_context_tokens
@@ -84,21 +84,26 @@ class VllmScheduler:
     # Running requests
 
     def _grow(self, step: int, plan: Plan, needing: list[Request]) -> None:
-        """Give each of `needing` (by rank) its KV slots, preempting from the tail if need be."""
-        append = self.allocator.append
-        growth_tokens = self._growth_tokens
-        for index, request in enumerate(needing):
-            while not append(request.number, request.chunk_tokens or growth_tokens):
-                self._preempt_last(step, plan)
-                if request.rank < 0:  # R12: it was its own victim, nobody is behind it
-                    break
-            if request.rank < 0:
-                del needing[index:]
-                break
-            if index + 1 < len(needing) and needing[index + 1].rank < 0:
-                del needing[index + 1 :]  # those behind were victims
+        """Give each of `needing` (by rank) its KV slots, preempting if need be."""
+        append, growth_tokens = self.allocator.append, self._growth_tokens
+        for place, request in enumerate(needing):
+            if not append(request.number, request.chunk_tokens or growth_tokens):
+                del needing[self._grow_preempting(step, plan, needing, place) :]
                 break
         plan.grown = needing
+
+    def _grow_preempting(self, step: int, plan: Plan, needing: list[Request], place: int) -> int:
+        """Preempt from the tail until those from `place` on fit (R12); return how many are left."""
+        append, growth_tokens = self.allocator.append, self._growth_tokens
+        for request in needing[place:]:
+            while request.rank >= 0:  # else it was a victim, perhaps its own, as all behind it
+                if append(request.number, request.chunk_tokens or growth_tokens):
+                    break
+                self._preempt_last(step, plan)
+            else:
+                return place
+            place += 1
+        return place
 
     def _schedule_chunks(self, step: int, plan: Plan) -> None:
         """Schedule the running requests when some of them still prefill."""
@@ -208,3 +213,9 @@ class VllmScheduler:
         request.chunk_tokens = chunk_tokens
         self.running[request.rank] = request
         self.prefilling.append(request)
+
+
+def _by_rank(requests: dict[int, Request]) -> list[Request]:
+    if len(requests) == 1:
+        return list(requests.values())
+    return [requests[rank] for rank in sorted(requests)]
