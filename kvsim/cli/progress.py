@@ -9,14 +9,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from kvsim.rundir import Progress as Tell
 from kvsim.units import NS_PER_S, format_duration
-from kvsim.workload.requests import RequestTable
 
 
 @contextmanager
-def progress_of(variants: Sequence[str], requests: RequestTable) -> Iterator[Tell]:
+def progress_of(variants: Sequence[str], requests: int) -> Iterator[Tell]:
     """Yield what a run tells its progress to; nothing is shown unless stderr is a terminal."""
     columns = (
-        TextColumn("{task.description}", table_column=None),
+        TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total} requests, {task.fields[simulated]} simulated"),
         TimeRemainingColumn(),
@@ -24,8 +23,7 @@ def progress_of(variants: Sequence[str], requests: RequestTable) -> Iterator[Tel
     bars = Progress(*columns, console=Console(file=sys.stderr), disable=not sys.stderr.isatty())
     with bars:
         tasks: dict[str, TaskID] = {
-            name: bars.add_task(name[:20], total=len(requests), simulated="0 s")
-            for name in variants
+            name: bars.add_task(name[:20], total=requests, simulated="0 s") for name in variants
         }
 
         def tell(variant: str, now_ns: int, left: int) -> None:

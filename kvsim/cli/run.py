@@ -20,24 +20,26 @@ def run(
 
     Exit code: 0 the base meets its SLO or has none, 1 it misses it, 2 bad input.
     """
-    from kvsim.cli.progress import progress_of
-    from kvsim.cli.verdict import as_text
-    from kvsim.report.run import write_report
-    from kvsim.rundir import SUMMARY, new_directory, run_into
     from kvsim.scenario.load import load_scenario
-    from kvsim.scenario.oversized import refuse_oversized
+    from kvsim.scenario.requests import draw_requests
     from kvsim.scenario.resolve import resolve_all
-    from kvsim.workload.build import build_requests
 
     file = load_scenario(scenario)
     variants = resolve_all(file)
-    requests = build_requests(file.base.workload, file.base.seed)
-    refuse_oversized(file, variants, requests)
+    requests = draw_requests(file, variants)
+
+    # Plotly, pandas and the engine take a while to import: mistakes are told before.
+    from kvsim.cli.progress import progress_of
+    from kvsim.cli.verdict import as_text
+    from kvsim.rundir import SUMMARY, new_directory, run_into
+
     target = out or Path("reports") / file.base.name
     with new_directory(target) as folder:
-        with progress_of(list(variants), requests) as progress:
+        with progress_of(list(variants), len(requests)) as progress:
             result = run_into(folder, file, variants, requests, progress)
         if report:
+            from kvsim.report.run import write_report
+
             write_report(folder, result, f"kvsim run {scenario}")
     if json:
         print((target / SUMMARY).read_text(encoding="utf-8"), end="")
