@@ -53,9 +53,9 @@ def _side_by_side(run: Run) -> str:
 
 
 def _places(run: Run, target: Path, with_report: bool) -> str:
-    requests = len(run.requests)
-    span = format_duration(run.requests.horizon_ns / NS_PER_S)
-    about = f"{requests} requests over {span}; tables in {target}/"
+    horizon_ns = run.requests.horizon_ns
+    when = f"over {format_duration(horizon_ns / NS_PER_S)}" if horizon_ns else "at once"
+    about = f"{len(run.requests):,} requests {when}; tables in {target}/"
     return f"{about}\nReport: {target / REPORT}" if with_report else about
 
 

@@ -115,6 +115,8 @@ def format_figure(name: str, value: float | None) -> str:
         return percent(value)
     if unit == "bytes":
         return format_bytes(value)
+    if unit == "count":
+        return format_number(value)
     if unit in {"USD", "USD/h"}:
         return f"${value:,.2f}" + unit.removeprefix("USD")
     return f"{format_number(value)} {unit}"
