@@ -1,1 +1,1 @@
-"""From a run's tables and summaries to one HTML page, see `page.build_report`."""
+"""A run → one HTML page that opens from disk, offline."""

@@ -1,1 +1,1 @@
-"""."""
+"""Scenario files: read and checked with line numbers, defaults of vLLM filled in."""
