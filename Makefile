@@ -29,8 +29,8 @@ lint: $(VENV)/.lint ## check style, types and the direction of imports
 prove: $(VENV)/.test ## run the long proofs
 	$(PYTEST) -m prove
 
-bench: $(VENV)/.test ## measure speed
-	@set -e; for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+bench: $(VENV)/.run ## measure speed, beside the recorded figures
+	$(BIN)/python benchmarks/bench.py
 
 report: $(VENV)/.run ## rebuild the committed example under reports/example
 	$(BIN)/kvsim run $(EXAMPLE) --out reports/example

@@ -70,7 +70,7 @@ def run_into(
         InputError: A deployment can't be priced.
         OSError: The disk refuses.
     """
-    simulated = _write_tables(folder, variants, requests, progress)
+    simulated = write_tables(folder, variants, requests, progress)
     tables = {
         name: {
             table: read_table(folder / f"{table}.parquet", columns, name)
@@ -90,6 +90,40 @@ def run_into(
     _write_json(folder / MANIFEST, manifest(file, variants, requests))
     _write_json(folder / SUMMARY, summaries)
     return Run(file, variants, requests, tables, summaries, simulated)
+
+
+def write_tables(
+    folder: Path,
+    variants: Mapping[str, ResolvedVariant],
+    requests: RequestTable,
+    progress: Progress | None = None,
+) -> dict[str, Simulated]:
+    """Simulate all variants; their rows go to the three tables in an existing folder.
+
+    Raises:
+        InputError: A deployment can't be priced.
+        OSError: The disk refuses.
+    """
+    writers = {
+        table: TableWriter(folder / f"{table}.parquet", columns)
+        for table, columns in TABLES.items()
+    }
+
+    def sink_of(variant: str) -> Sink:
+        def sink(table: str, rows: NDArray[np.int64]) -> None:
+            writers[table].write(variant, rows)
+
+        return sink
+
+    simulated = {}
+    try:
+        for name, variant in variants.items():
+            told = (lambda now, left, name=name: progress(name, now, left)) if progress else None
+            simulated[name] = simulate(variant, requests, sink_of(name), told)
+    finally:
+        for writer in writers.values():
+            writer.close()
+    return simulated
 
 
 @contextmanager
@@ -142,34 +176,6 @@ def step_shape(steps: Columns) -> StepShape:
     """Return what the cost of recorded steps depends on."""
     names = (field for field in StepShape.__dataclass_fields__)
     return StepShape(**{name: steps[name] for name in names})
-
-
-def _write_tables(
-    folder: Path,
-    variants: Mapping[str, ResolvedVariant],
-    requests: RequestTable,
-    progress: Progress | None,
-) -> dict[str, Simulated]:
-    writers = {
-        table: TableWriter(folder / f"{table}.parquet", columns)
-        for table, columns in TABLES.items()
-    }
-
-    def sink_of(variant: str) -> Sink:
-        def sink(table: str, rows: NDArray[np.int64]) -> None:
-            writers[table].write(variant, rows)
-
-        return sink
-
-    simulated = {}
-    try:
-        for name, variant in variants.items():
-            told = (lambda now, left, name=name: progress(name, now, left)) if progress else None
-            simulated[name] = simulate(variant, requests, sink_of(name), told)
-    finally:
-        for writer in writers.values():
-            writer.close()
-    return simulated
 
 
 def _context(

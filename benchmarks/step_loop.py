@@ -1,0 +1,92 @@
+"""Engine iterations a second, over bare SimPy timeouts a second, on the common workload.
+
+The machine may be busy with other things and its clock may change, so that a time alone says
+little. Each round measures bare timeouts, the engine, and bare timeouts again, in one process, in
+processor time; the ratio of a round is the engine's rate over the mean rate around it, and the
+median over the rounds is what counts. The engine runs as in `kvsim run`: recorder on, laws checked,
+tables written to Parquet.
+"""
+
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import simpy
+
+from kvsim.engine.cluster import RunTotals
+from kvsim.rundir import write_tables
+from kvsim.scenario.load import load_scenario
+from kvsim.scenario.requests import draw_requests
+from kvsim.scenario.resolve import resolve_all
+
+HERE = Path(__file__).parent
+TARGET_RATIO = 0.12
+ROUNDS = {"common_1000": 15, "common_10000": 7}
+
+Figures = dict[str, float | int]
+
+
+def measure(name: str) -> Figures:
+    """Return ratio, steps, timeouts, and the rates behind the ratio for one scenario."""
+    run = prepare(HERE / f"{name}.yaml")
+    totals = run()
+    bare = bare_timeouts(totals.timeouts)
+    ratios, engine_s = [], []
+    for _ in range(ROUNDS[name]):
+        before_s, spent_s, after_s = processor_s(bare), processor_s(run), processor_s(bare)
+        timeouts_per_s = totals.timeouts / ((before_s + after_s) / 2)
+        ratios.append(totals.steps / spent_s / timeouts_per_s)
+        engine_s.append(spent_s)
+    return {
+        "ratio": round(statistics.median(ratios), 3),
+        "ratio_lowest": round(min(ratios), 3),
+        "ratio_highest": round(max(ratios), 3),
+        "steps_per_s": round(totals.steps / statistics.median(engine_s)),
+        "steps": totals.steps,
+        "timeouts": totals.timeouts,
+    }
+
+
+def prepare(scenario: Path) -> Callable[[], RunTotals]:
+    """Return what simulates a scenario once and writes its tables to a folder that vanishes."""
+    file = load_scenario(scenario)
+    variants = resolve_all(file)
+    requests = draw_requests(file, variants)
+
+    def run() -> RunTotals:
+        with tempfile.TemporaryDirectory() as folder:
+            return write_tables(Path(folder), variants, requests)["base"].totals
+
+    return run
+
+
+def bare_timeouts(count: int) -> Callable[[], None]:
+    """Return what lets one SimPy process wait `count` times and do nothing else."""
+
+    def process(environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+        for _ in range(count):
+            yield environment.timeout(1)
+
+    def run() -> None:
+        environment = simpy.Environment()
+        environment.process(process(environment))
+        environment.run()
+
+    return run
+
+
+def processor_s(action: Callable[[], object]) -> float:
+    """Return the processor time that an action takes in this process."""
+    gc.collect()
+    start_s = time.process_time()
+    action()
+    return time.process_time() - start_s
+
+
+if __name__ == "__main__":
+    for name in ROUNDS:
+        print(name, measure(name), f"target: ratio >= {TARGET_RATIO}")
