@@ -7,9 +7,12 @@ defect of kvsim, never of the input: it raises `BrokenLawError` and no result is
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.tables import OUTCOMES, STEPS
+from kvsim.tables import EVENT_KINDS, EVENTS, OUTCOMES, STEPS
 
 _COLUMN = {column.name: index for index, column in enumerate(STEPS)}
+_EVENT = [column.name for column in EVENTS].index("event")
+_RESUMED = EVENT_KINDS.index("resumed")
+_FINISHED = OUTCOMES.index("finished")
 _POOL = [_COLUMN[column.name] for column in STEPS if column.name.startswith("kv_")]
 
 
@@ -29,8 +32,9 @@ class StepLaws:
     def __init__(self, capacity_tokens: int, replicas: int) -> None:
         self._capacity_tokens = capacity_tokens
         self._free_at_ns = np.zeros(replicas, dtype=np.int64)
-        self.computed_tokens = 0
-        self.decoded_tokens = 0
+        self._computed_tokens = 0
+        self._decoded_tokens = 0
+        self._resumed = 0
 
     def check(self, rows: NDArray[np.int64]) -> None:
         """Check a chunk of rows of the steps table, shape (steps, columns)."""
@@ -51,8 +55,25 @@ class StepLaws:
                 require(bool((start_ns[mine] >= before_ns).all()), "steps don't overlap")
                 self._free_at_ns[index] = ends_ns[-1]
         decoded = int(rows[:, _COLUMN["decode_seqs"]].sum())
-        self.decoded_tokens += decoded
-        self.computed_tokens += decoded + int(rows[:, _COLUMN["prefill_tokens"]].sum())
+        self._decoded_tokens += decoded
+        self._computed_tokens += decoded + int(rows[:, _COLUMN["prefill_tokens"]].sum())
+
+    def note_events(self, rows: NDArray[np.int64]) -> None:
+        """Count the resumed requests in a chunk of rows of the events table."""
+        self._resumed += int((rows[:, _EVENT] == _RESUMED).sum())
+
+    def check_tokens(self, population: "Population") -> None:
+        """Check, once all requests have finished, that steps and requests tell the same tokens."""
+        require(
+            self._computed_tokens == population.computed_tokens,
+            "tokens computed in steps = tokens computed for requests",
+        )
+        # The token after a prompt, computed for the first time or again, comes with its chunk.
+        prompts = population.outcomes[_FINISHED] + self._resumed
+        require(
+            self._decoded_tokens == population.generated_tokens - prompts,
+            "tokens decoded in steps = tokens generated but for those that end a prompt",
+        )
 
 
 class Population:

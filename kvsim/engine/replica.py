@@ -77,6 +77,14 @@ class Replica:
             self._wakeup.succeed()
             self._wakeup = None
 
+    def interrupt(self) -> list[Request]:
+        """Return the running requests, their counters as they were before the step in flight."""
+        running = list(self.scheduler.running.values())
+        for request in running:
+            if request.decoding:
+                request.stop_decoding(self.step)
+        return running
+
     def _run(self) -> Generator[Event, Any, None]:
         scheduler, schedule, timeout = self.scheduler, self.scheduler.schedule, self._clock.timeout
         while True:
