@@ -5,14 +5,11 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 import kvsim
 from kvsim.cost import StepShape
@@ -30,6 +27,7 @@ from kvsim.workload.requests import RequestTable
 MANIFEST = "manifest.json"
 SUMMARY = "summary.json"
 REPORT = "report.html"
+_ALWAYS = {MANIFEST, SUMMARY, *(f"{table}.parquet" for table in TABLES)}
 # What decides the bytes of the results beside the scenario.
 _PINNED = ("numpy", "pyarrow", "simpy", "plotly")
 
@@ -104,25 +102,19 @@ def write_tables(
         InputError: A deployment can't be priced.
         OSError: The disk refuses.
     """
-    writers = {
-        table: TableWriter(folder / f"{table}.parquet", columns)
-        for table, columns in TABLES.items()
-    }
+    with ExitStack() as open_files:
+        writers: dict[str, TableWriter] = {}
+        for table, columns in TABLES.items():
+            writers[table] = TableWriter(folder / f"{table}.parquet", columns)
+            open_files.callback(writers[table].close)
 
-    def sink_of(variant: str) -> Sink:
-        def sink(table: str, rows: NDArray[np.int64]) -> None:
-            writers[table].write(variant, rows)
+        def sink_of(variant: str) -> Sink:
+            return lambda table, rows: writers[table].write(variant, rows)
 
-        return sink
-
-    simulated = {}
-    try:
+        simulated = {}
         for name, variant in variants.items():
             told = (lambda now, left, name=name: progress(name, now, left)) if progress else None
             simulated[name] = simulate(variant, requests, sink_of(name), told)
-    finally:
-        for writer in writers.values():
-            writer.close()
     return simulated
 
 
@@ -130,23 +122,22 @@ def write_tables(
 def new_directory(target: Path) -> Iterator[Path]:
     """Yield a folder that becomes `target` if all goes well, and vanishes otherwise.
 
-    An older run in its place is replaced.
+    An older run in its place is replaced; it stays if anything goes wrong.
 
     Raises:
         InputError: There is something at `target` that is not a run of kvsim.
         OSError: The disk refuses.
     """
-    if target.exists() and not _replaceable(target):
-        raise InputError(f"{target}: is there already and is no run of kvsim; choose another --out")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    working = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    if target.exists() and (obstacle := _obstacle(target)):
+        raise InputError(f"{target}: is there already, and {obstacle}; choose another --out")
+    place = target.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    working = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:
         folder = working / "new"
         folder.mkdir()
         yield folder
-        if target.exists():
-            target.rename(working / "old")
-        folder.rename(target)
+        _move(folder, place, aside=working / "old")
     finally:
         shutil.rmtree(working, ignore_errors=True)
 
@@ -182,8 +173,11 @@ def _context(
     variant: ResolvedVariant, requests: RequestTable, simulated: Simulated, steps: Columns
 ) -> RunContext:
     scenario, cost, shape = variant.scenario, simulated.cost, step_shape(steps)
+    horizon_ns = requests.horizon_ns
+    if scenario.max_simulated_s is not None:
+        horizon_ns = min(horizon_ns, seconds_to_ns(scenario.max_simulated_s))
     return RunContext(
-        horizon_ns=requests.horizon_ns,
+        horizon_ns=horizon_ns,
         kv_capacity_tokens=simulated.kv_capacity_tokens,
         kv_bytes_per_token=variant.memory.kv_bytes_per_token,
         max_num_seqs=variant.engine.max_num_seqs,
@@ -196,8 +190,27 @@ def _context(
     )
 
 
-def _replaceable(target: Path) -> bool:
-    return target.is_dir() and ((target / MANIFEST).exists() or not any(target.iterdir()))
+def _obstacle(target: Path) -> str:
+    """Say why what is there can't be replaced; nothing for an empty folder, or a run alone."""
+    if not target.is_dir():
+        return "is no folder"
+    names = {path.name for path in target.iterdir()}
+    if names and not names >= _ALWAYS:
+        return "is no run of kvsim"
+    others = sorted(names - _ALWAYS - {REPORT})
+    return f"holds {others[0]!r} beside a run of kvsim" if others else ""
+
+
+def _move(folder: Path, place: Path, aside: Path) -> None:
+    """Rename a folder to where an older one may stand, which is put aside, and back on failure."""
+    try:
+        if place.exists():
+            place.rename(aside)
+        folder.rename(place)
+    except BaseException:
+        if aside.exists() and not place.exists():
+            aside.rename(place)
+        raise
 
 
 def _write_json(path: Path, value: Any) -> None:

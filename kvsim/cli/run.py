@@ -1,5 +1,6 @@
 """`kvsim run`: simulate a scenario and its variants, say the answer, write tables and report."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +41,7 @@ def run(
         if report:
             from kvsim.report.run import write_report
 
-            write_report(folder, result, f"kvsim run {scenario}")
+            write_report(folder, result, shlex.join(["kvsim", "run", str(scenario)]))
     if json:
         print((target / SUMMARY).read_text(encoding="utf-8"), end="")
     else:
