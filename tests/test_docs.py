@@ -32,7 +32,7 @@ def tool(name: str) -> dict:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the documents' commands are for bash")
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", DOCS / "tutorial.md", DOCS / "how-to.md"], ids=str
+    "page", [ROOT / "README.md", DOCS / "tutorial.md", DOCS / "how-to.md"], ids=lambda page: page.stem
 )
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path):
     documents = tool("renew_documents")
@@ -66,7 +66,6 @@ def test_pages_are_renewed_with_what_is_printed():
     assert renewed(["...", "size is 1"], ["x", "size is 2", "y"]) == ["...", "size is 2"]
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="the documents' commands are for bash")
 def test_python_in_the_how_to_guide_runs(tmp_path, monkeypatch, capsys):
     (code,) = re.findall(r"^```python\n(.*?)^```$", (DOCS / "how-to.md").read_text(), re.M | re.S)
     monkeypatch.chdir(tmp_path)
