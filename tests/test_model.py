@@ -203,7 +203,7 @@ def test_unknown_model_gets_the_closest_names() -> None:
     with pytest.raises(InputError) as error:
         load_model("llama-3.1-8b-instrukt")
     assert LLAMA_8B in str(error.value)
-    with pytest.raises(InputError, match="neither in the catalogue"):
+    with pytest.raises(InputError, match="neither in the catalog"):
         load_model("no/such/folder")
 
 
@@ -236,10 +236,12 @@ def test_modelopt_keeps_its_quantization_in_a_file_beside(tmp_path: Path) -> Non
     [
         ({"model_type": "mamba2"}, "model_type 'mamba2' is not modelled"),
         ({"num_kv_shared_layers": 4}, "num_kv_shared_layers = 4 is not modelled"),
-        ({"hidden_size": None}, "makes no sense"),
-        ({"vocab_size": "many"}, "makes no sense"),
         ({"layer_types": ["mamba"] * 32}, "'mamba' is not modelled"),
-        ({"num_hidden_layers": 0}, "no layer keeps a KV cache"),
+        ({"hidden_size": 16, "head_dim": None}, "no layer keeps a KV cache"),
+        ({"intermediate_size": None}, "lacks the key 'intermediate_size_mlp or intermediate_size"),
+        ({"text_config": 5}, r"config\.json: text_config: must be an object"),
+        ({"vision_config": [1]}, r"config\.json: vision_config: must be an object"),
+        ({"num_key_value_heads": 3}, "32 query heads can't be shared evenly by 3 KV heads"),
         ({"layer_types": ["full_attention"]}, "makes no sense"),
         ({"quantization_config": {"quant_method": "aqlm"}}, "method 'aqlm' is not modelled"),
         ({"quantization_config": {"quant_method": "compressed-tensors"}}, "lacks the key"),
@@ -258,6 +260,57 @@ def test_broken_files_are_told_with_their_path(tmp_path: Path, text: str) -> Non
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InputError, match=r"config\.json"):
         load_model(str(tmp_path))
+
+
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+         "vocab_size", "intermediate_size", "head_dim", "max_position_embeddings")  # fmt: skip
+IMPOSSIBLE = (0, -1, 1.5, 1e308, 10**30, True, "many", [], float("nan"))
+
+
+@pytest.mark.parametrize("key", SIZES)
+@pytest.mark.parametrize("value", IMPOSSIBLE, ids=repr)
+def test_sizes_that_cannot_be_are_refused(tmp_path: Path, key: str, value: object) -> None:
+    config = catalogue_config(LLAMA_8B) | {"head_dim": 128} | {key: value}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=rf"config\.json: {key}: must be a whole number from 1"):
+        load_model(str(tmp_path))
+
+
+def test_every_impossible_number_and_type_is_told_at_once(tmp_path: Path) -> None:
+    wrong = {
+        "vocab_size": None,
+        "hidden_size": -4,
+        "torch_dtype": "int3",
+        "partial_rotary_factor": 1e308,
+        "rope_parameters": {"partial_rotary_factor": "all"},
+        "vision_config": {"depth": 0},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(catalogue_config(LLAMA_8B) | wrong))
+    with pytest.raises(InputError) as error:
+        load_model(str(tmp_path))
+    assert len(error.value.problems) == len(wrong)
+    for key in ("vocab_size", "hidden_size", "torch_dtype", ": partial_rotary_factor",
+                "rope_parameters.partial_rotary_factor", "vision_config.depth"):  # fmt: skip
+        assert key in str(error.value)
+
+
+def test_numbers_of_a_nested_decoder_are_told_with_their_section(tmp_path: Path) -> None:
+    nested = {"model_type": "outer", "text_config": catalogue_config(LLAMA_8B)}
+    config = json.loads(json.dumps(nested))
+    config["text_config"]["vocab_size"] = 0
+    config["dtype"] = "float3"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        InputError, match=r"text_config\.vocab_size: must be (.|\n)* dtype: must be"
+    ):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "torch.float16"])
+def test_the_dtype_is_read_with_and_without_its_package(tmp_path: Path, dtype: str) -> None:
+    config = catalogue_config(LLAMA_8B) | {"torch_dtype": dtype}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load_model(str(tmp_path)).dtype == "float16"
 
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:

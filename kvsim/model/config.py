@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from kvsim.errors import InputError
 from kvsim.model.quantization import read_quantization
+from kvsim.model.sizes import check_config
 from kvsim.model.spec import Attention, LayerGroup, Mlp, ModelSpec, Weight
 
 Config = Mapping[str, Any]
@@ -60,13 +61,16 @@ _NOT_MODELLED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-def read_config(name: str, config: Config) -> ModelSpec:
-    """Read the text decoder that a `config.json` describes.
+def read_config(name: str, config: Config, file: str = "config.json") -> ModelSpec:
+    """Read the text decoder that a `config.json` describes; `file` is where it stands.
 
     Raises:
-        InputError: A family or a feature that is not modelled, or a key that is missing.
+        InputError: A family or a feature that is not modeled, a key that is missing, or every
+            number and type that can't be.
     """
     text: Config = config.get("text_config") or config
+    if not isinstance(text, Mapping):
+        raise InputError(f"{file}: text_config: must be an object")
     kind = str(text.get("model_type"))
     problems = [
         f"{name}: {key} = {text[key]!r} is not modelled"
@@ -78,12 +82,21 @@ def read_config(name: str, config: Config) -> ModelSpec:
         problems.append(f"{name}: model_type '{kind}' is not modelled; modelled are {known}")
     if problems:
         raise InputError(*problems)
+    if impossible := check_config(config):
+        # The place is told in the message: that of the scenario which names the model comes first.
+        raise InputError(*(f"{file}: {problem}" for problem in impossible))
     try:
         spec = _spec(name, config, text, FAMILIES[kind])
     except KeyError as missing:
         raise InputError(f"{name}: config.json lacks the key {missing}") from None
     except (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError) as error:
         raise InputError(f"{name}: config.json has a value that makes no sense: {error}") from None
+    for attention in (group.attention for group in spec.layers):
+        if attention.q_heads % attention.kv_heads:
+            raise InputError(
+                f"{file}: num_key_value_heads: {attention.q_heads} query heads can't be shared "
+                f"evenly by {attention.kv_heads} KV heads"
+            )
     if not spec.kv_bytes_per_token():
         raise InputError(f"{name}: no layer keeps a KV cache, so there is nothing to simulate")
     return spec
@@ -119,7 +132,7 @@ def _dtype(text: Config, config: Config) -> Literal["bfloat16", "float16"]:
     """Return the dtype of what is not quantised; vLLM turns fp32 checkpoints into 16 bit too."""
     sources = (text, config)
     given = [s[key] for s in sources for key in ("torch_dtype", "dtype") if s.get(key)]
-    return "float16" if given and given[0] == "float16" else "bfloat16"
+    return "float16" if given and given[0].removeprefix("torch.") == "float16" else "bfloat16"
 
 
 def _attention(text: Config, family: Family, layer: int) -> Attention:
@@ -226,15 +239,15 @@ def _linear(text: Config) -> Attention:
 def _mlp(text: Config, family: Family, layer: int) -> Mlp:
     experts = _first(text, "n_routed_experts", "num_local_experts", "num_experts")
     if not experts or not _has_experts(text, layer):
-        dense = _first(text, "intermediate_size_mlp", "intermediate_size", "ffn_dim")
+        dense = _size(text, "intermediate_size_mlp", "intermediate_size", "ffn_dim")
         return Mlp("dense", dense, family.gated_mlp, family.mlp_bias)
-    size = _first(text, "moe_intermediate_size", "intermediate_size")
+    size = _size(text, "moe_intermediate_size", "intermediate_size")
     return Mlp(
         kind="moe",
         intermediate_size=size,
         bias=family.mlp_bias,
         experts=experts,
-        topk=_first(text, "num_experts_per_tok", "top_k_experts", "experts_per_token"),
+        topk=_size(text, "num_experts_per_tok", "top_k_experts", "experts_per_token"),
         shared_intermediate_size=_shared_size(text, size),
         shared_gate=text["model_type"] in {"qwen2_moe", "qwen3_5_moe_text"},
         router_bias=family.mlp_bias
@@ -281,16 +294,24 @@ def _vision(vision: Config) -> tuple[Weight, ...]:
     """Return a vision tower: its encoder layers (patching and projector are small)."""
     if not vision:
         return ()
-    hidden = _first(vision, "vt_hidden_size", "hidden_size")
-    size = _first(vision, "vt_intermediate_size", "intermediate_size")
-    layers = _first(vision, "vt_num_hidden_layers", "num_hidden_layers", "depth")
-    heads = _first(vision, "vt_num_attention_heads", "num_attention_heads", "num_heads")
+    hidden = _size(vision, "vt_hidden_size", "hidden_size")
+    size = _size(vision, "vt_intermediate_size", "intermediate_size")
+    layers = _size(vision, "vt_num_hidden_layers", "num_hidden_layers", "depth")
+    heads = _size(vision, "vt_num_attention_heads", "num_attention_heads", "num_heads")
     attention = Weight(
         "vision", "attention", hidden, 4 * hidden, layers, shards=heads, linear=False
     )
     projections = 3 if vision.get("model_type") in {"pixtral", "gemma4_vision"} else 2
     mlp = Weight("vision", "mlp", hidden, projections * size, layers, shards=size, linear=False)
     return attention, mlp
+
+
+def _size(config: Config, *keys: str) -> int:
+    """Return the first of several spellings that the config has; one of them must be there."""
+    size = _first(config, *keys)
+    if not size:
+        raise KeyError(" or ".join(keys))
+    return size
 
 
 def _first(config: Config, *keys: str) -> int:
