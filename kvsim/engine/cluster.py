@@ -13,6 +13,7 @@ from kvsim.cost import StepCost
 from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.clock import ArrivalInstant, Clock
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.content import Paths
 from kvsim.engine.laws import Population, StepLaws, require
 from kvsim.engine.recorder import Recorder, Sink
 from kvsim.engine.replica import Replica
@@ -122,7 +123,9 @@ class Cluster:
         """Walk the request table: one timeout for each instant at which requests arrive."""
         clock = self._clock
         for arrival_ns, request, answer_tokens in read_requests(
-            self._requests, self._fleet.config.max_model_len
+            self._requests,
+            self._fleet.config.max_model_len,
+            with_contents=self._fleet.config.enable_prefix_caching,
         ):
             if arrival_ns > clock.now:
                 self._instants += 1
@@ -161,7 +164,8 @@ class Cluster:
                 "a request arrives, is admitted, gets its first token, and finishes, in this order",
             )
             self._population.note_tokens(
-                request.generated_tokens, request.computed_tokens + request.recomputed_tokens
+                request.generated_tokens,
+                request.computed_tokens + request.lost_tokens - request.hit_tokens,
             )
         elif outcome == REJECTED:
             row = (-1, now_ns, -1, number, REJECTION, request.prompt_tokens, 0)
@@ -182,7 +186,7 @@ class Cluster:
             outcome,
             request.preemptions,
             request.recomputed_tokens,
-            0,
+            request.cached_tokens,
         )
 
     def _answer_tokens(self, request: RequestView) -> int:
@@ -216,11 +220,14 @@ class Cluster:
         )
 
 
-def read_requests(requests: RequestTable, max_model_len: int) -> Iterator[tuple[int, Request, int]]:
+def read_requests(
+    requests: RequestTable, max_model_len: int, with_contents: bool = False
+) -> Iterator[tuple[int, Request, int]]:
     """Yield (arrival ns, request, true answer length) row by row.
 
     `max_tokens` is the client's limit, or what the context length leaves; the answer ends at it.
     """
+    paths, segments = Paths(), requests.segments
     number = 0
     for start in range(0, len(requests), ROWS_AT_A_TIME):
         rows = slice(start, start + ROWS_AT_A_TIME)
@@ -232,9 +239,16 @@ def read_requests(requests: RequestTable, max_model_len: int) -> Iterator[tuple[
             requests.group[rows].tolist(),
             strict=True,
         ):
+            content = None
+            if with_contents:
+                content = (
+                    paths.chain(*segments.of(number))
+                    if segments
+                    else paths.unique(group, number, prompt)
+                )
             room = max_model_len - prompt
             max_tokens = room if limit == NO_LIMIT else min(limit, room)
-            request = Request(number, group, arrival_ns, prompt, max_tokens)
+            request = Request(number, group, arrival_ns, prompt, max_tokens, content)
             yield arrival_ns, request, min(output, max_tokens)
             number += 1
 

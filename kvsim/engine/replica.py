@@ -102,6 +102,8 @@ class Replica:
         """Account for a scheduled step, record it, and return its duration in ns."""
         if plan.preempted:
             self._note_preempted(plan)
+        if plan.admitted:
+            self._note_admitted(plan)
         chunks = self._begin_chunks(plan.chunks) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
         if plan.grown:
@@ -116,8 +118,10 @@ class Replica:
         duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
         if self._copy_ns_per_token:
             duration_ns += self._compact()
-        self.held_tokens = held = self.held_tokens + tokens
+        self.held_tokens += tokens
         scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
+        held = self.held_tokens - allocator.shared_tokens
+        reusable = allocator.reusable_tokens
         self._add_step(
             self._pack_step(
                 self.index,
@@ -140,7 +144,8 @@ class Replica:
                 inside,
                 allocator.rounding_tokens,
                 allocator.holes_tokens,
-                allocator.free_tokens,
+                reusable,
+                allocator.free_tokens - reusable,
             )
         )
         return duration_ns
@@ -155,8 +160,6 @@ class Replica:
             kv_tokens += prefix + new
             pairs += new * prefix + new * (new + 1) // 2
             self._own(request, self.allocator.slots_tokens(request.number))
-            if request.admitted_ns < 0:
-                request.admitted_ns = self._clock.now
         return chunks_ns, len(chunks), chunk_tokens, kv_tokens, pairs
 
     def _own(self, request: Request, slots_tokens: int) -> None:
@@ -168,6 +171,14 @@ class Replica:
             self.inside_tokens += unused_tokens - request.inside_tokens
             request.inside_tokens = unused_tokens
 
+    def _note_admitted(self, plan: Plan) -> None:
+        for request in plan.admitted:
+            cached_tokens = request.computed_tokens
+            self.held_tokens += cached_tokens
+            if request.admitted_ns < 0:
+                request.admitted_ns = self._clock.now
+                request.cached_tokens = cached_tokens
+
     def _note_preempted(self, plan: Plan) -> None:
         for request in plan.preempted:
             if request.finish_step >= 0:  # it was decoding: its last token came just now
@@ -176,7 +187,6 @@ class Replica:
                 request.finish_step = -1
             self._disown(request)
             self._event(PREEMPTED, request.number, request.computed_tokens)
-            request.computed_tokens = 0
 
     def _end_at(self, request: Request, step: int) -> None:
         request.finish_step = step

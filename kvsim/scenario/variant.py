@@ -54,6 +54,7 @@ class ResolvedVariant:
             max_model_len_tokens=self.engine.max_model_len,
             watermark=self.engine.watermark,
             oracle_output_tokens=answer_tokens,
+            enable_prefix_caching=self.engine.enable_prefix_caching,
         )
         return self.scenario.kv_cache.build(shape)
 

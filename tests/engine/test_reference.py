@@ -102,7 +102,7 @@ def compare(seed):
     assert len(trace.plans) == len(expected), seed
     for index, step in enumerate(expected):
         row = {name: int(column[index]) for name, column in steps.items()}
-        scheduled, preempted = trace.plans[index]
+        scheduled, preempted, *_ = trace.plans[index]
         assert scheduled == step.scheduled, (seed, index)
         assert preempted == step.preempted, (seed, index)
         assert (row["start_ns"], row["duration_ns"]) == (step.start_ns, step.duration_ns), seed

@@ -30,6 +30,7 @@ class PoolShape:
     watermark: float = 0.0
     # True answer length of a request; only for policies that are named an oracle.
     oracle_output_tokens: Callable[[RequestView], int] | None = None
+    enable_prefix_caching: bool = False
 
 
 class KVAllocator(Protocol):
@@ -44,6 +45,8 @@ class KVAllocator(Protocol):
     rounding_tokens: int  # lost to rounding a chunk up
     holes_tokens: int  # free, but in holes smaller than the reservation last asked for
     free_tokens: int  # free and usable
+    reusable_tokens: int  # those of them that hold a prefix that can be found
+    shared_tokens: int  # slots that further sequences use too, counted once for each of them
     growth_tokens: int  # a sequence needs more room each time it has filled so many; 0: never
 
     def can_ever_fit(self, request: RequestView) -> bool:
@@ -57,8 +60,22 @@ class KVAllocator(Protocol):
         """
         ...
 
+    def lookup(self, request: RequestView) -> int:
+        """Return how many of a waiting request's leading tokens need not be computed.
+
+        Never all of them: the last known token is computed to sample from it.
+        """
+        ...
+
+    def publish(self, request: RequestView, seq: int, tokens: int) -> None:
+        """Let others find the first `tokens` of a sequence, which are computed in this step."""
+        ...
+
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
-        """Give a new sequence room for its first `tokens`; False, no change, if there is none."""
+        """Give a new sequence room for its first `tokens`; False, no change, if there is none.
+
+        These include the tokens that `lookup` found, whose slots are shared.
+        """
         ...
 
     def append(self, seq: int, tokens: int) -> bool:

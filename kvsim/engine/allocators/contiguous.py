@@ -104,7 +104,9 @@ class ContiguousPool:
         "free_tokens",
         "growth_tokens",
         "holes_tokens",
+        "reusable_tokens",
         "rounding_tokens",
+        "shared_tokens",
         "taken_tokens",
     )
 
@@ -126,6 +128,7 @@ class ContiguousPool:
         self.compactions = 0
         self.capacity_tokens = self.free_tokens = capacity
         self.taken_tokens = self.rounding_tokens = self.holes_tokens = self.growth_tokens = 0
+        self.shared_tokens = self.reusable_tokens = 0
 
     def can_ever_fit(self, request: RequestView) -> bool:
         """Tell whether the largest hole of the empty pool could take the reservation."""
@@ -201,6 +204,13 @@ class ContiguousPool:
         if not 0 <= position < reservation.tokens:
             raise IndexError(f"position {position} of {reservation.tokens}")
         return reservation.start + position
+
+    def lookup(self, request: RequestView) -> int:
+        """Return 0: a reservation is its sequence's alone."""
+        return 0
+
+    def publish(self, request: RequestView, seq: int, tokens: int) -> None:
+        """Do nothing: a reservation is its sequence's alone."""
 
     def take_moved_seqs(self) -> list[int]:
         """Return which sequences compaction has copied since last asked, in order of copying."""
