@@ -3,7 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 SCENARIO := scenarios/chat.yaml
-EXAMPLE := scenarios/chat.yaml
+EXAMPLE := docs/assistant.yaml
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
