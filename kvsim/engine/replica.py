@@ -1,12 +1,12 @@
 """The step loop of one replica: schedule, wait as long as the step takes, apply its results."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any
 
 from simpy import Event
 
 from kvsim.cost import StepCost
-from kvsim.engine.clock import Clock
+from kvsim.engine.clock import Alarm, Clock
 from kvsim.engine.laws import BrokenLawError
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
@@ -86,14 +86,16 @@ class Replica:
         return running
 
     def _run(self) -> Generator[Event, Any, None]:
-        scheduler, schedule, timeout = self.scheduler, self.scheduler.schedule, self._clock.timeout
+        scheduler, schedule, ending = self.scheduler, self.scheduler.schedule, self._ending
+        set_alarm = Alarm(self._clock).set
         while True:
             while not (scheduler.running or scheduler.waiting):
                 self._wakeup = self._clock.event()
                 yield self._wakeup
             plan = schedule(self.step)
-            yield timeout(self._begin(plan))
-            self._complete(plan)
+            yield set_alarm(self._begin(plan))
+            if plan.chunks or self.step in ending:
+                self._complete(plan)
             self.step += 1
 
     # A step begins
@@ -102,14 +104,12 @@ class Replica:
         """Account for a scheduled step, record it, and return its duration in ns."""
         if plan.preempted:
             self._note_preempted(plan)
-        if plan.admitted:
-            self._note_admitted(plan)
-        chunks = self._begin_chunks(plan.chunks) if plan.chunks else NO_CHUNKS
+        chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
-        if plan.grown:
-            reach_tokens = self.step + self._growth_tokens
-            for request in plan.grown:
-                self._own(request, request.offset + reach_tokens)
+        last_filled_step = self.step + self._growth_tokens - 1  # of the blocks taken in this step
+        for request in plan.grown:
+            if request.finish_step < last_filled_step:
+                self._own(request, last_filled_step - request.finish_step)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
         if not seqs:
@@ -150,8 +150,11 @@ class Replica:
         )
         return duration_ns
 
-    def _begin_chunks(self, chunks: Sequence[Request]) -> tuple[float, int, int, int, int]:
+    def _begin_chunks(self, plan: Plan) -> tuple[float, int, int, int, int]:
         """Return attention time, count, tokens, contexts and query-key pairs of the chunks."""
+        if plan.admitted:
+            self._note_admitted(plan)
+        chunks = plan.chunks
         chunks_ns, chunk_tokens, kv_tokens, pairs = 0.0, 0, 0, 0
         for request in chunks:
             new, prefix = request.chunk_tokens, request.computed_tokens
@@ -159,14 +162,13 @@ class Replica:
             chunk_tokens += new
             kv_tokens += prefix + new
             pairs += new * prefix + new * (new + 1) // 2
-            self._own(request, self.allocator.slots_tokens(request.number))
+            # The last token of an answer never gets a slot (R10).
+            final_tokens = request.prompt_tokens + self._answers_tokens[request.number] - 1
+            self._own(request, self.allocator.slots_tokens(request.number) - final_tokens)
         return chunks_ns, len(chunks), chunk_tokens, kv_tokens, pairs
 
-    def _own(self, request: Request, slots_tokens: int) -> None:
+    def _own(self, request: Request, unused_tokens: int) -> None:
         """Keep count of the slots that a request owns and will never fill."""
-        # The last token of an answer never gets a slot (R10).
-        answer_tokens = self._answers_tokens[request.number]
-        unused_tokens = slots_tokens - request.prompt_tokens - answer_tokens + 1
         if unused_tokens > 0:
             self.inside_tokens += unused_tokens - request.inside_tokens
             request.inside_tokens = unused_tokens
