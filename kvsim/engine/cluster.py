@@ -97,6 +97,8 @@ class Cluster:
         """
         self._clock.run(until=until_ns)
         drained = not self._present
+        law = "a run that is not cut leaves no request unfinished"
+        require(drained or until_ns is not None, law)
         for replica in self._replicas:
             for request in replica.interrupt():
                 self._leave(request, replica.index, UNFINISHED)
