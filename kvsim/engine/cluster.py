@@ -14,13 +14,14 @@ from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.clock import ArrivalInstant, Clock
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.content import Paths
-from kvsim.engine.laws import Population, StepLaws, require
+from kvsim.engine.laws import Population, StepLaws
 from kvsim.engine.recorder import Recorder, Sink
 from kvsim.engine.replica import Replica
 from kvsim.engine.request import Request, RequestView
 from kvsim.engine.routers import Router
 from kvsim.engine.schedulers import Scheduler
 from kvsim.engine.schedulers.vllm import VllmScheduler
+from kvsim.errors import require
 from kvsim.tables import EVENT_KINDS, OUTCOMES
 from kvsim.workload.requests import NO_LIMIT, RequestTable
 
@@ -117,7 +118,7 @@ class Cluster:
             self._fleet.cost,
             self._recorder,
             self._answers_tokens,
-            self._finish,
+            self,
             self._fleet.copy_ns_per_token,
         )
 
@@ -135,7 +136,7 @@ class Cluster:
             self._take_in(request, answer_tokens)
 
     def _take_in(self, request: Request, answer_tokens: int) -> None:
-        self._population.arrive(request.arrival_ns)
+        self._population.arrive(self._clock.now)
         self._present[request.number] = request
         self._answers_tokens[request.number] = answer_tokens
         if why_never(request, self._fleet.config, self._allocators[0]):
@@ -143,14 +144,23 @@ class Cluster:
             return
         router = self._fleet.router
         if router.shares_queue:
-            idle = (replica for replica in self._replicas if replica.idle)
-            replica = next(idle, self._replicas[0])
+            self._replicas[0].scheduler.enqueue(request)
+            self.requeued()
         else:
             replica = self._replicas[router.choose(request, self._replicas)]
-        replica.scheduler.enqueue(request)
-        replica.wake()
+            replica.scheduler.enqueue(request)
+            replica.wake()
 
-    def _finish(self, request: Request, replica: int) -> None:
+    def requeued(self) -> None:
+        """Let the first replica that sleeps look at the queue, if it is shared."""
+        if self._fleet.router.shares_queue:
+            for replica in self._replicas:
+                if replica.idle:
+                    replica.wake()
+                    break
+
+    def finished(self, request: Request, replica: int) -> None:
+        """Take a request that has ended on a replica now."""
         self._leave(request, replica, FINISHED)
 
     def _leave(self, request: Request, replica: int, outcome: int) -> None:

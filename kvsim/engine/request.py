@@ -29,11 +29,6 @@ class RequestView(Protocol):
         ...
 
     @property
-    def generated_tokens(self) -> int:
-        """Tokens generated so far."""
-        ...
-
-    @property
     def known_tokens(self) -> int:
         """Tokens to compute before the next can be sampled: prompt, and answer so far."""
         ...
@@ -59,12 +54,10 @@ class Request:
         "computed_tokens",
         "content",
         "decoding",
-        "finish_step",
         "first_token_ns",
         "generated_tokens",
         "group",
         "hit_tokens",
-        "inside_tokens",
         "known_tokens",
         "last_token_ns",
         "lost_tokens",
@@ -98,9 +91,7 @@ class Request:
         self.chunk_tokens = 0  # share of the step being scheduled, while it prefills
         self.decoding = False
         self.offset = 0
-        self.finish_step = -1
         self.rank = -1  # order of admission; -1 while it waits
-        self.inside_tokens = 0  # slots it owns that no token will ever fill
         self.preemptions = 0
         self.recomputed_tokens = 0
         self.lost_tokens = 0  # computed before preemptions, recomputed or not
@@ -115,6 +106,10 @@ class Request:
         if self.content is None:
             raise ValueError("the engine runs without prefix caching: contents aren't kept")
         return self.content.block_keys(first, end, block_size)
+
+    def computed_before(self, step: int) -> int:
+        """Return how many of its tokens were computed before a step."""
+        return step + self.offset if self.decoding else self.computed_tokens
 
     def start_decoding(self, step: int) -> None:
         """Begin to decode in `step`, with all known tokens computed and one more just sampled."""

@@ -9,7 +9,8 @@ from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.clock import Clock
 from kvsim.engine.cluster import FINISHED, Cluster
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.laws import BrokenLawError, Population, StepLaws
+from kvsim.errors import BrokenLawError
+from kvsim.engine.laws import Population, StepLaws
 from kvsim.engine.replica import Replica
 from kvsim.engine.schedulers.vllm import VllmScheduler
 from kvsim.tables import STEPS

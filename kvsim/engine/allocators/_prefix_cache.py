@@ -6,9 +6,9 @@ Rules R20 to R28 are those of `docs/vllm-rules.md`.
 from collections import OrderedDict, deque
 
 from kvsim.engine.allocators import PoolShape, Shortage
-from kvsim.engine.allocators._books import require
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.request import RequestView
+from kvsim.errors import require
 
 NOTHING_FOUND: tuple[int, int, list[int]] = (-1, -1, [])  # request, known tokens, blocks
 

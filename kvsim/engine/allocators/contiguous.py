@@ -10,15 +10,15 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from kvsim.engine.allocators import KVAllocator, PoolShape, Shortage
+from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
 from kvsim.engine.allocators._address_space import AddressSpace, Holes, best_fit, first_fit
-from kvsim.engine.allocators._books import require, require_sums
+from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.allocators._buddy import BuddyForest
 from kvsim.engine.request import RequestView
-from kvsim.policy import Policy
+from kvsim.errors import require
 
 
-class Contiguous(Policy):
+class Contiguous(Layout):
     """How much is reserved, where it is placed, and whether fragmented memory is compacted.
 
     No reservation exceeds `max_model_len`. Beside that limit they are:
@@ -41,6 +41,17 @@ class Contiguous(Policy):
         if self.compaction_bytes_per_s is not None and not self.compaction:
             raise ValueError("compaction_bytes_per_s has no effect without compaction: true")
         return self
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether the reservation depends on the true answer length."""
+        return self.reservation.startswith("oracle")
+
+    def copy_bytes_per_s(self, hbm_bytes_per_s: float) -> float | None:
+        """Return the speed of compaction: half of the HBM's unless it is given."""
+        if not self.compaction:
+            return None
+        return self.compaction_bytes_per_s or hbm_bytes_per_s / 2
 
     def build(self, shape: PoolShape) -> KVAllocator:
         """Return an empty pool of this shape; it keeps no null block and no watermark.

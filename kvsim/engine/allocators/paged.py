@@ -7,13 +7,13 @@ block pool does, seen from outside.
 from collections import Counter
 from typing import Literal
 
-from kvsim.engine.allocators import KVAllocator, PoolShape, Shortage
-from kvsim.engine.allocators._books import require, require_sums
+from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
+from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.request import RequestView
-from kvsim.policy import Policy
+from kvsim.errors import require
 
 
-class Paged(Policy):
+class Paged(Layout):
     """Blocks of `block_size` tokens; `null_block` sets block 0 aside, as vLLM V1 does."""
 
     kind: Literal["paged"] = "paged"

@@ -11,6 +11,7 @@ from kvsim.engine.allocators import KVAllocator, Shortage
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan
+from kvsim.errors import require
 from kvsim.tables import HEAD_LACKS
 
 LACKS_BLOCKS = HEAD_LACKS.index("kv_blocks")
@@ -79,11 +80,6 @@ class VllmScheduler:
         self._leave(request, step)
         self.allocator.free(request.number)
 
-    def computed_tokens(self, seq: int, step: int) -> int:
-        """Return how many tokens of a running request are computed before `step`."""
-        request = next(other for other in self.running.values() if other.number == seq)
-        return step + request.offset if request.decoding else request.computed_tokens
-
     # Running requests
 
     def _grow(self, step: int, plan: Plan, needing: list[Request]) -> None:
@@ -115,8 +111,7 @@ class VllmScheduler:
         if len(filling) > 1:
             filling.sort(key=lambda request: request.rank)
         for request in filling:
-            before = step + request.offset if request.decoding else request.computed_tokens
-            tokens = before + (request.chunk_tokens or 1)
+            tokens = request.computed_before(step) + (request.chunk_tokens or 1)
             self.allocator.publish(request, request.number, tokens)
 
     def _schedule_chunks(self, step: int, plan: Plan) -> None:
@@ -221,8 +216,8 @@ class VllmScheduler:
         return self.allocator.shortage(request, need_tokens, idle=not self.running)
 
     def _start(self, request: Request, cached_tokens: int, chunk_tokens: int) -> None:
-        if not self.allocator.allocate(request, request.number, cached_tokens + chunk_tokens):
-            raise AssertionError("allocator refused what it said would fit")
+        granted = self.allocator.allocate(request, request.number, cached_tokens + chunk_tokens)
+        require(granted, "an allocator grants what it said would fit")
         if self._caches:
             request.hit_tokens += cached_tokens
             self.allocator.publish(request, request.number, cached_tokens + chunk_tokens)
