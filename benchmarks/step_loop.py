@@ -25,7 +25,7 @@ from kvsim.scenario.resolve import resolve_all
 
 HERE = Path(__file__).parent
 TARGET_RATIO = 0.12
-ROUNDS = {"common_1000": 15, "common_10000": 7}
+ROUNDS = {"common_1000": 31, "common_10000": 7}
 
 Figures = dict[str, float | int]
 
