@@ -101,7 +101,6 @@ def run(
 ) -> Trace:
     """Run a cluster and collect everything it records."""
     layout = layout or Paged()
-    shape = (config.num_gpu_blocks, config.block_size, config.max_model_len, config.watermark)
     chunks: dict[str, list[np.ndarray]] = {name: [] for name in TABLES}
     notes: list = []
 
@@ -114,7 +113,7 @@ def run(
         config,
         replicas,
         (routing or RoundRobin()).build(),
-        lambda oracle: layout.build(PoolShape(*shape, oracle, config.enable_prefix_caching)),
+        lambda oracle: layout.build(PoolShape.of(config, oracle)),
         cost,
         build_scheduler=build_scheduler,
     )
