@@ -19,6 +19,16 @@ class Problem:
         return f"{where}: {self.message}" if where else self.message
 
 
+class BrokenLawError(AssertionError):
+    """kvsim contradicts itself: a defect of kvsim, never of the input."""
+
+
+def require(holds: bool, law: str) -> None:
+    """Raise `BrokenLawError` naming the law if it doesn't hold; works under `python -O` too."""
+    if not holds:
+        raise BrokenLawError(law)
+
+
 class InputError(Exception):
     """The input can't be used as it stands; carries every problem found, not only the first."""
 

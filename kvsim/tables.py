@@ -68,7 +68,8 @@ STEPS = (
     Column("kv_inside_tokens", "tokens", "Slots taken that no token will ever fill"),
     Column("kv_rounding_tokens", "tokens", "Slots lost to rounding up (buddy chunks)"),
     Column("kv_holes_tokens", "tokens", "Free slots in holes too small to be used"),
-    Column("kv_free_tokens", "tokens", "Free slots that can be used"),
+    Column("kv_reusable_tokens", "tokens", "Free slots that hold prefixes which can be found"),
+    Column("kv_free_tokens", "tokens", "Other free slots that can be used"),
 )
 
 EVENTS = (

@@ -16,6 +16,22 @@ class Clock(Environment):
             """Simulated time, ns."""
 
 
+class Alarm(Event):
+    """A timeout that is set again after it has rung: one object for all steps of a replica."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._ok = True
+        self._value = None
+        self._schedule = clock.schedule
+
+    def set(self, delay_ns: int) -> "Alarm":
+        """Let it ring after a delay, for those who wait for it from now on."""
+        self.callbacks = []
+        self._schedule(self, delay=delay_ns)
+        return self
+
+
 class ArrivalInstant(Event):
     """A timeout at which requests arrive: it precedes the steps that end or start at that time."""
 

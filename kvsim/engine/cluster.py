@@ -13,13 +13,15 @@ from kvsim.cost import StepCost
 from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.clock import ArrivalInstant, Clock
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.laws import Population, StepLaws, require
+from kvsim.engine.content import Paths
+from kvsim.engine.laws import Population, StepLaws
 from kvsim.engine.recorder import Recorder, Sink
 from kvsim.engine.replica import Replica
 from kvsim.engine.request import Request, RequestView
 from kvsim.engine.routers import Router
 from kvsim.engine.schedulers import Scheduler
 from kvsim.engine.schedulers.vllm import VllmScheduler
+from kvsim.errors import require
 from kvsim.tables import EVENT_KINDS, OUTCOMES
 from kvsim.workload.requests import NO_LIMIT, RequestTable
 
@@ -116,7 +118,7 @@ class Cluster:
             self._fleet.cost,
             self._recorder,
             self._answers_tokens,
-            self._finish,
+            self,
             self._fleet.copy_ns_per_token,
         )
 
@@ -124,7 +126,9 @@ class Cluster:
         """Walk the request table: one timeout for each instant at which requests arrive."""
         clock = self._clock
         for arrival_ns, request, answer_tokens in read_requests(
-            self._requests, self._fleet.config.max_model_len
+            self._requests,
+            self._fleet.config.max_model_len,
+            with_contents=self._fleet.config.enable_prefix_caching,
         ):
             if arrival_ns > clock.now:
                 self._instants += 1
@@ -132,7 +136,7 @@ class Cluster:
             self._take_in(request, answer_tokens)
 
     def _take_in(self, request: Request, answer_tokens: int) -> None:
-        self._population.arrive(request.arrival_ns)
+        self._population.arrive(self._clock.now)
         self._present[request.number] = request
         self._answers_tokens[request.number] = answer_tokens
         if why_never(request, self._fleet.config, self._allocators[0]):
@@ -140,14 +144,23 @@ class Cluster:
             return
         router = self._fleet.router
         if router.shares_queue:
-            idle = (replica for replica in self._replicas if replica.idle)
-            replica = next(idle, self._replicas[0])
+            self._replicas[0].scheduler.enqueue(request)
+            self.requeued()
         else:
             replica = self._replicas[router.choose(request, self._replicas)]
-        replica.scheduler.enqueue(request)
-        replica.wake()
+            replica.scheduler.enqueue(request)
+            replica.wake()
 
-    def _finish(self, request: Request, replica: int) -> None:
+    def requeued(self) -> None:
+        """Let the first replica that sleeps look at the queue, if it is shared."""
+        if self._fleet.router.shares_queue:
+            for replica in self._replicas:
+                if replica.idle:
+                    replica.wake()
+                    break
+
+    def finished(self, request: Request, replica: int) -> None:
+        """Take a request that has ended on a replica now."""
         self._leave(request, replica, FINISHED)
 
     def _leave(self, request: Request, replica: int, outcome: int) -> None:
@@ -163,7 +176,8 @@ class Cluster:
                 "a request arrives, is admitted, gets its first token, and finishes, in this order",
             )
             self._population.note_tokens(
-                request.generated_tokens, request.computed_tokens + request.recomputed_tokens
+                request.generated_tokens,
+                request.computed_tokens + request.lost_tokens - request.hit_tokens,
             )
         elif outcome == REJECTED:
             row = (-1, now_ns, -1, number, REJECTION, request.prompt_tokens, 0)
@@ -184,7 +198,7 @@ class Cluster:
             outcome,
             request.preemptions,
             request.recomputed_tokens,
-            0,
+            request.cached_tokens,
         )
 
     def _answer_tokens(self, request: RequestView) -> int:
@@ -218,11 +232,14 @@ class Cluster:
         )
 
 
-def read_requests(requests: RequestTable, max_model_len: int) -> Iterator[tuple[int, Request, int]]:
+def read_requests(
+    requests: RequestTable, max_model_len: int, with_contents: bool = False
+) -> Iterator[tuple[int, Request, int]]:
     """Yield (arrival ns, request, true answer length) row by row.
 
     `max_tokens` is the client's limit, or what the context length leaves; the answer ends at it.
     """
+    paths, segments = Paths(), requests.segments
     number = 0
     for start in range(0, len(requests), ROWS_AT_A_TIME):
         rows = slice(start, start + ROWS_AT_A_TIME)
@@ -234,9 +251,16 @@ def read_requests(requests: RequestTable, max_model_len: int) -> Iterator[tuple[
             requests.group[rows].tolist(),
             strict=True,
         ):
+            content = None
+            if with_contents:
+                content = (
+                    paths.chain(*segments.of(number))
+                    if segments
+                    else paths.unique(group, number, prompt)
+                )
             room = max_model_len - prompt
             max_tokens = room if limit == NO_LIMIT else min(limit, room)
-            request = Request(number, group, arrival_ns, prompt, max_tokens)
+            request = Request(number, group, arrival_ns, prompt, max_tokens, content)
             yield arrival_ns, request, min(output, max_tokens)
             number += 1
 

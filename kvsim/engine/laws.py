@@ -7,6 +7,7 @@ defect of kvsim, never of the input: it raises `BrokenLawError` and no result is
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.errors import require
 from kvsim.tables import EVENT_KINDS, EVENTS, OUTCOMES, STEPS
 
 _COLUMN = {column.name: index for index, column in enumerate(STEPS)}
@@ -14,16 +15,6 @@ _EVENT = [column.name for column in EVENTS].index("event")
 _RESUMED = EVENT_KINDS.index("resumed")
 _FINISHED = OUTCOMES.index("finished")
 _POOL = [_COLUMN[column.name] for column in STEPS if column.name.startswith("kv_")]
-
-
-class BrokenLawError(AssertionError):
-    """The simulation contradicts itself."""
-
-
-def require(holds: bool, law: str) -> None:
-    """Raise `BrokenLawError` naming the law if it doesn't hold."""
-    if not holds:
-        raise BrokenLawError(law)
 
 
 class StepLaws:

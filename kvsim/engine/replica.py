@@ -1,22 +1,34 @@
 """The step loop of one replica: schedule, wait as long as the step takes, apply its results."""
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Generator
+from typing import Any, Protocol
 
 from simpy import Event
 
 from kvsim.cost import StepCost
-from kvsim.engine.clock import Clock
-from kvsim.engine.laws import BrokenLawError
+from kvsim.engine.clock import Alarm, Clock
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan, Scheduler
+from kvsim.errors import BrokenLawError
 from kvsim.tables import EVENT_KINDS
 
 PREEMPTED = EVENT_KINDS.index("preempted")
 RESUMED = EVENT_KINDS.index("resumed")
 COMPACTED = EVENT_KINDS.index("compacted")
 NO_CHUNKS = (0.0, 0, 0, 0, 0)
+
+
+class Home(Protocol):
+    """Where the requests of a replica come from and go to."""
+
+    def finished(self, request: Request, replica: int) -> None:
+        """Take a request that has ended now."""
+        ...
+
+    def requeued(self) -> None:
+        """Note that preempted requests went back to the queue."""
+        ...
 
 
 class Replica:
@@ -34,10 +46,21 @@ class Replica:
         cost: StepCost,
         recorder: Recorder,
         answers_tokens: dict[int, int],
-        leave: Callable[[Request, int], None],
+        home: Home,
         copy_ns_per_token: float = 0.0,
     ) -> None:
-        """Build a replica; `answers_tokens` maps a request's number to its true answer length."""
+        """Build a replica.
+
+        Args:
+            index: Its number.
+            clock: Simulated time.
+            scheduler: Decides what its steps compute.
+            cost: Decides how long they last.
+            recorder: Takes the facts.
+            answers_tokens: True answer length by request number.
+            home: Is told what leaves the replica.
+            copy_ns_per_token: What compaction pays for each token it moves.
+        """
         self.index = index
         self.scheduler = scheduler
         self.allocator = scheduler.allocator
@@ -49,8 +72,11 @@ class Replica:
         self._recorder = recorder
         self._add_step, self._pack_step = recorder.appender("steps"), recorder.packer("steps")
         self._answers_tokens = answers_tokens
-        self._leave = leave
-        self._ending: dict[int, list[Request]] = {}  # decoding requests by their last step
+        self._home = home
+        # Which step is the last of each decoding request, by its number, and the other way round.
+        self._last_steps: dict[int, int] = {}
+        self._ending: dict[int, list[Request]] = {}
+        self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
         self._growth_tokens = self.allocator.growth_tokens
         self._copy_ns_per_token = copy_ns_per_token
         self._wakeup: Event | None = None
@@ -86,14 +112,16 @@ class Replica:
         return running
 
     def _run(self) -> Generator[Event, Any, None]:
-        scheduler, schedule, timeout = self.scheduler, self.scheduler.schedule, self._clock.timeout
+        scheduler, schedule, ending = self.scheduler, self.scheduler.schedule, self._ending
+        set_alarm = Alarm(self._clock).set
         while True:
             while not (scheduler.running or scheduler.waiting):
                 self._wakeup = self._clock.event()
                 yield self._wakeup
             plan = schedule(self.step)
-            yield timeout(self._begin(plan))
-            self._complete(plan)
+            yield set_alarm(self._begin(plan))
+            if plan.chunks or self.step in ending:
+                self._complete(plan)
             self.step += 1
 
     # A step begins
@@ -102,22 +130,26 @@ class Replica:
         """Account for a scheduled step, record it, and return its duration in ns."""
         if plan.preempted:
             self._note_preempted(plan)
-        chunks = self._begin_chunks(plan.chunks) if plan.chunks else NO_CHUNKS
+        chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
-        if plan.grown:
-            reach_tokens = self.step + self._growth_tokens
-            for request in plan.grown:
-                self._own(request, request.offset + reach_tokens)
+        last_steps = self._last_steps
+        last_filled_step = self.step + self._growth_tokens - 1  # of the blocks taken in this step
+        for request in plan.grown:
+            last_step = last_steps[request.number]
+            if last_step < last_filled_step:
+                self._own(request, last_filled_step - last_step)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
         if not seqs:
             raise BrokenLawError("a replica with work makes progress")
         tokens = chunk_tokens + decode_seqs
         duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
-        if self._copy_ns_per_token:
+        if plan.admitted:
             duration_ns += self._compact()
-        self.held_tokens = held = self.held_tokens + tokens
+        self.held_tokens += tokens
         scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
+        held = self.held_tokens - allocator.shared_tokens
+        reusable = allocator.reusable_tokens
         self._add_step(
             self._pack_step(
                 self.index,
@@ -140,13 +172,17 @@ class Replica:
                 inside,
                 allocator.rounding_tokens,
                 allocator.holes_tokens,
-                allocator.free_tokens,
+                reusable,
+                allocator.free_tokens - reusable,
             )
         )
         return duration_ns
 
-    def _begin_chunks(self, chunks: Sequence[Request]) -> tuple[float, int, int, int, int]:
+    def _begin_chunks(self, plan: Plan) -> tuple[float, int, int, int, int]:
         """Return attention time, count, tokens, contexts and query-key pairs of the chunks."""
+        if plan.admitted:
+            self._note_admitted(plan)
+        chunks = plan.chunks
         chunks_ns, chunk_tokens, kv_tokens, pairs = 0.0, 0, 0, 0
         for request in chunks:
             new, prefix = request.chunk_tokens, request.computed_tokens
@@ -154,41 +190,48 @@ class Replica:
             chunk_tokens += new
             kv_tokens += prefix + new
             pairs += new * prefix + new * (new + 1) // 2
-            self._own(request, self.allocator.slots_tokens(request.number))
-            if request.admitted_ns < 0:
-                request.admitted_ns = self._clock.now
+            # The last token of an answer never gets a slot (R10).
+            final_tokens = request.prompt_tokens + self._answers_tokens[request.number] - 1
+            self._own(request, self.allocator.slots_tokens(request.number) - final_tokens)
         return chunks_ns, len(chunks), chunk_tokens, kv_tokens, pairs
 
-    def _own(self, request: Request, slots_tokens: int) -> None:
+    def _own(self, request: Request, unused_tokens: int) -> None:
         """Keep count of the slots that a request owns and will never fill."""
-        # The last token of an answer never gets a slot (R10).
-        answer_tokens = self._answers_tokens[request.number]
-        unused_tokens = slots_tokens - request.prompt_tokens - answer_tokens + 1
         if unused_tokens > 0:
-            self.inside_tokens += unused_tokens - request.inside_tokens
-            request.inside_tokens = unused_tokens
+            self.inside_tokens += unused_tokens - self._unused_tokens.get(request.number, 0)
+            self._unused_tokens[request.number] = unused_tokens
+
+    def _note_admitted(self, plan: Plan) -> None:
+        for request in plan.admitted:
+            cached_tokens = request.computed_tokens
+            self.held_tokens += cached_tokens
+            if request.admitted_ns < 0:
+                request.admitted_ns = self._clock.now
+                request.cached_tokens = cached_tokens
 
     def _note_preempted(self, plan: Plan) -> None:
+        self._home.requeued()
         for request in plan.preempted:
-            if request.finish_step >= 0:  # it was decoding: its last token came just now
+            last_step = self._last_steps.pop(request.number, None)
+            if last_step is not None:  # it was decoding: its last token came just now
                 request.last_token_ns = self._clock.now
-                self._ending[request.finish_step].remove(request)
-                request.finish_step = -1
+                self._ending[last_step].remove(request)
             self._disown(request)
             self._event(PREEMPTED, request.number, request.computed_tokens)
-            request.computed_tokens = 0
 
     def _end_at(self, request: Request, step: int) -> None:
-        request.finish_step = step
+        self._last_steps[request.number] = step
         self._ending.setdefault(step, []).append(request)
 
     def _compact(self) -> int:
-        """Return how long the allocator's copies since the last step take, in ns."""
-        moved = self.allocator.take_moved_seqs()
-        tokens = sum(self.scheduler.computed_tokens(seq, self.step) for seq in moved)
+        """Return how long the copies take that admissions in this step called for, in ns."""
+        moved = set(self.allocator.take_moved_seqs())
+        if not moved:
+            return 0
+        running = self.scheduler.running.values()
+        tokens = sum(r.computed_before(self.step) for r in running if r.number in moved)
         copy_ns = round(tokens * self._copy_ns_per_token)
-        if moved:
-            self._event(COMPACTED, -1, tokens, copy_ns)
+        self._event(COMPACTED, -1, tokens, copy_ns)
         return copy_ns
 
     # A step ends
@@ -233,13 +276,13 @@ class Replica:
 
     def _end(self, request: Request) -> None:
         self.scheduler.finish(request, self.step + 1)
+        self._last_steps.pop(request.number, None)
         self._disown(request)
-        self._leave(request, self.index)
+        self._home.finished(request, self.index)
 
     def _disown(self, request: Request) -> None:
         self.held_tokens -= request.computed_tokens
-        self.inside_tokens -= request.inside_tokens
-        request.inside_tokens = 0
+        self.inside_tokens -= self._unused_tokens.pop(request.number, 0)
 
     def _event(self, kind: int, request: int, tokens: int, gap_ns: int = 0) -> None:
         now_ns = self._clock.now

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from kvsim.engine.content import Content
+
 
 class RequestView(Protocol):
     """What a policy may know of a request. The true length of its answer is not part of it."""
@@ -27,8 +29,12 @@ class RequestView(Protocol):
         ...
 
     @property
-    def generated_tokens(self) -> int:
-        """Tokens generated so far."""
+    def known_tokens(self) -> int:
+        """Tokens to compute before the next can be sampled: prompt, and answer so far."""
+        ...
+
+    def block_keys(self, first: int, end: int, block_size: int) -> list[int]:
+        """Return what identifies its full blocks from `first` up to `end`, and all before them."""
         ...
 
 
@@ -43,16 +49,18 @@ class Request:
     __slots__ = (
         "admitted_ns",
         "arrival_ns",
+        "cached_tokens",
         "chunk_tokens",
         "computed_tokens",
+        "content",
         "decoding",
-        "finish_step",
         "first_token_ns",
         "generated_tokens",
         "group",
-        "inside_tokens",
+        "hit_tokens",
         "known_tokens",
         "last_token_ns",
+        "lost_tokens",
         "max_tokens",
         "number",
         "offset",
@@ -63,27 +71,45 @@ class Request:
     )
 
     def __init__(
-        self, number: int, group: int, arrival_ns: int, prompt_tokens: int, max_tokens: int
+        self,
+        number: int,
+        group: int,
+        arrival_ns: int,
+        prompt_tokens: int,
+        max_tokens: int,
+        content: Content | None = None,
     ) -> None:
         self.number = number
         self.group = group
         self.arrival_ns = arrival_ns
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
+        self.content = content  # what its tokens are; None if nobody asks
         self.generated_tokens = 0
         self.known_tokens = prompt_tokens  # to be computed before the next token can be sampled
         self.computed_tokens = 0
         self.chunk_tokens = 0  # share of the step being scheduled, while it prefills
         self.decoding = False
         self.offset = 0
-        self.finish_step = -1
         self.rank = -1  # order of admission; -1 while it waits
-        self.inside_tokens = 0  # slots it owns that no token will ever fill
         self.preemptions = 0
         self.recomputed_tokens = 0
+        self.lost_tokens = 0  # computed before preemptions, recomputed or not
+        self.hit_tokens = 0  # found in the prefix cache at all its admissions
+        self.cached_tokens = 0  # found at the first one
         self.admitted_ns = -1
         self.first_token_ns = -1
         self.last_token_ns = -1
+
+    def block_keys(self, first: int, end: int, block_size: int) -> list[int]:
+        """Return what identifies its full blocks from `first` up to `end`, and all before them."""
+        if self.content is None:
+            raise ValueError("the engine runs without prefix caching: contents aren't kept")
+        return self.content.block_keys(first, end, block_size)
+
+    def computed_before(self, step: int) -> int:
+        """Return how many of its tokens were computed before a step."""
+        return step + self.offset if self.decoding else self.computed_tokens
 
     def start_decoding(self, step: int) -> None:
         """Begin to decode in `step`, with all known tokens computed and one more just sampled."""

@@ -48,14 +48,8 @@ class ResolvedVariant:
 
     def build_allocator(self, answer_tokens: Callable[[RequestView], int]) -> KVAllocator:
         """Return an empty KV cache of one replica; only an oracle's asks for `answer_tokens`."""
-        shape = PoolShape(
-            num_gpu_blocks=self.engine.num_gpu_blocks,
-            block_size_tokens=self.engine.block_size,
-            max_model_len_tokens=self.engine.max_model_len,
-            watermark=self.engine.watermark,
-            oracle_output_tokens=answer_tokens,
-        )
-        return self.scenario.kv_cache.build(shape)
+        layout = self.scenario.kv_cache
+        return layout.build(PoolShape.of(self.engine, answer_tokens if layout.is_oracle else None))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the resolved values, ready for JSON."""

@@ -2,12 +2,14 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import PoolShape
-from kvsim.engine.allocators.paged import Paged
+from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
+from kvsim.engine.allocators.paged import Paged, PagedPool
 from kvsim.engine.cluster import Cluster, Fleet, RunTotals
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
@@ -16,16 +18,27 @@ from kvsim.engine.schedulers import Plan
 from kvsim.engine.schedulers.vllm import VllmScheduler
 from kvsim.policy import Policy
 from kvsim.tables import TABLES
-from kvsim.workload.requests import RequestTable
+from kvsim.workload.requests import RequestTable, Segments
+
+
+class Note(NamedTuple):
+    """What a scheduling call did: [(request, tokens, computed before)], preempted requests;
+    the free queue before it; distinct prefixes that can be found and block tables after it."""
+
+    scheduled: list[tuple[int, int, int]]
+    preempted: list[int]
+    free_queue_before: tuple[int, ...]
+    cached_keys: int
+    block_tables: dict[int, tuple[int, ...]]
 
 
 @dataclass
 class Trace:
-    """Tables by name and column, and for each step (scheduled, preempted) as request numbers."""
+    """Tables by name and column, and a note for each step."""
 
     tables: dict[str, dict[str, np.ndarray]]
     totals: RunTotals
-    plans: list[tuple[list[tuple[int, int, int]], list[int]]] = field(default_factory=list)
+    plans: list[Note] = field(default_factory=list)
 
 
 class SpyScheduler(VllmScheduler):
@@ -38,6 +51,8 @@ class SpyScheduler(VllmScheduler):
         self._notes = notes
 
     def schedule(self, step: int) -> Plan:
+        pool = self.allocator
+        before = pool.free_queue() if isinstance(pool, PagedPool) else ()
         plan = super().schedule(step)
         scheduled = [
             (request.number, 1, step + request.offset)
@@ -46,7 +61,16 @@ class SpyScheduler(VllmScheduler):
             for request in self.running.values()
             if request.decoding or request.chunk_tokens
         ]
-        self._notes.append((scheduled, [request.number for request in plan.preempted]))
+        preempted = [request.number for request in plan.preempted]
+        caching = isinstance(pool, PrefixCachingPool)
+        keys = pool.cached_keys() if caching else 0
+        tables = {}
+        if isinstance(pool, PagedPool):
+            tables = {
+                request.number: pool.block_table(request.number)
+                for request in self.running.values()
+            }
+        self._notes.append(Note(scheduled, preempted, before, keys, tables))
         return plan
 
 
@@ -55,6 +79,14 @@ def request_table(rows: list[tuple[int, int, int, int]], horizon_ns: int = 0) ->
     columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     arrival, prompt, output, limit = (np.ascontiguousarray(column) for column in columns)
     return RequestTable(arrival, prompt, output, limit, np.arange(len(rows)), horizon_ns)
+
+
+def segments_of(prompts: list[list[tuple[int, int]]], answer_seeds: list[int]) -> Segments:
+    """Build the segments of prompts given as lists of (seed, tokens)."""
+    flat = [pair for prompt in prompts for pair in prompt]
+    ends = np.cumsum([0, *(len(prompt) for prompt in prompts)])
+    columns = np.array(flat, dtype=np.int64).reshape(-1, 2)
+    return Segments(ends, columns[:, 0], columns[:, 1], np.array(answer_seeds, dtype=np.int64))
 
 
 def run(
@@ -69,7 +101,6 @@ def run(
 ) -> Trace:
     """Run a cluster and collect everything it records."""
     layout = layout or Paged()
-    shape = (config.num_gpu_blocks, config.block_size, config.max_model_len, config.watermark)
     chunks: dict[str, list[np.ndarray]] = {name: [] for name in TABLES}
     notes: list = []
 
@@ -82,7 +113,7 @@ def run(
         config,
         replicas,
         (routing or RoundRobin()).build(),
-        lambda oracle: layout.build(PoolShape(*shape, oracle)),
+        lambda oracle: layout.build(PoolShape.of(config, oracle)),
         cost,
         build_scheduler=build_scheduler,
     )

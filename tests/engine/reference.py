@@ -51,6 +51,8 @@ class Step:
     head_lacks: str
     held: int
     inside: int
+    chunks: tuple[int, int, int, int, int]  # seqs, tokens, contexts, pairs, attention ns
+    decodes: tuple[int, int]  # seqs, contexts
     taken: int
     rounding: int
     holes: int
@@ -154,17 +156,21 @@ class ReferenceEngine:
         chunks_ns = 0.0
         for job, tokens in chunks:
             chunks_ns += self.cost.chunk_ns(tokens, job.computed)
+        kv_tokens = sum(job.computed + 1 for job in decodes)
         duration = self.cost.step_ns(
-            sum(tokens for _, tokens in plan),
-            len(plan),
-            len(decodes),
-            sum(job.computed + 1 for job in decodes),
-            chunks_ns,
+            sum(tokens for _, tokens in plan), len(plan), len(decodes), kv_tokens, chunks_ns
         )
         scheduled = [(job.number, tokens, job.computed) for job, tokens in plan]
         for job, tokens in plan:
             job.computed += tokens
-        self._record(now, duration, scheduled, preempted, lacks)
+        shape = (
+            len(chunks),
+            sum(tokens for _, tokens in chunks),
+            sum(job.computed for job, _ in chunks),
+            sum(sum(range(job.computed - tokens + 1, job.computed + 1)) for job, tokens in chunks),
+            round(chunks_ns),
+        )
+        self._record(now, duration, scheduled, preempted, lacks, shape, len(decodes), kv_tokens)
         now += duration
         for job, _ in plan:
             if job.computed == job.known:
@@ -181,6 +187,9 @@ class ReferenceEngine:
         scheduled: list[tuple[int, int, int]],
         preempted: list[Job],
         lacks: str,
+        chunks: tuple[int, int, int, int, int],
+        decode_seqs: int,
+        decode_kv_tokens: int,
     ) -> None:
         pool = self.pool
         inside = 0
@@ -198,6 +207,8 @@ class ReferenceEngine:
                 lacks,
                 sum(job.computed for job in self.running),
                 inside,
+                chunks,
+                (decode_seqs, decode_kv_tokens),
                 pool.taken_tokens,
                 pool.rounding_tokens,
                 pool.holes_tokens,

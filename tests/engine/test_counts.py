@@ -55,7 +55,7 @@ def test_events_are_steps_instants_of_arrival_and_wake_ups(events, replicas, gap
     assert 0 < wake_ups <= instants * replicas
     assert totals.timeouts == totals.steps + instants
     assert events == {
-        "Timeout": totals.steps,
+        "Alarm": totals.steps,
         "ArrivalInstant": instants,
         "Initialize": 1 + replicas,  # the source and the step loops start
         "Process": 1,  # the source ends
@@ -66,7 +66,7 @@ def test_neither_requests_nor_tokens_are_events(events):
     """One request of 100 tokens, and 256 such at once, make the same events."""
     for count in (1, 256):
         run(request_table([(0, 1, 100, 0)] * count), config(), LinearCost())
-    assert events == {"Timeout": 2 * 100, "Initialize": 4, "Process": 2}
+    assert events == {"Alarm": 2 * 100, "Initialize": 4, "Process": 2}
 
 
 class CountingPool(PagedPool):
@@ -183,7 +183,7 @@ def test_a_step_touches_the_requests_that_change_and_no_others(monkeypatch, max_
     assert not any(quiet)
     assert max_num_seqs == 2 or len(quiet) >= 20
     for changes, waiting, touches in notes:
-        assert touches <= 36 * changes + (8 if waiting else 0)  # the head is looked at again
+        assert touches <= 40 * changes + (8 if waiting else 0)  # the head is looked at again
     assert calls["shortage"] <= totals.steps + len(random_requests(3))
 
 

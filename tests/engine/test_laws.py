@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from kvsim.engine.allocators.paged import PagedPool
-from kvsim.engine.clock import Clock
+from kvsim.engine.clock import Alarm, ArrivalInstant
 from kvsim.engine.cluster import FINISHED, Cluster
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.laws import BrokenLawError, Population, StepLaws
+from kvsim.engine.laws import Population, StepLaws
 from kvsim.engine.replica import Replica
 from kvsim.engine.schedulers.vllm import VllmScheduler
+from kvsim.errors import BrokenLawError
 from kvsim.tables import STEPS
 from tests.engine.harness import LinearCost, request_table, run
 
@@ -127,7 +128,7 @@ def test_a_recomputation_that_is_not_counted(monkeypatch):
     @instead(monkeypatch, VllmScheduler, "_preempt_last")
     def _(preempt, scheduler, step, plan):
         preempt(scheduler, step, plan)
-        plan.preempted[-1].recomputed_tokens = 0
+        plan.preempted[-1].lost_tokens = 0
 
     fails("tokens computed in steps = tokens computed for requests", CROWD, TIGHT)
 
@@ -155,7 +156,7 @@ def test_a_request_that_is_dropped(monkeypatch):
 
 
 def test_a_request_that_finishes_and_stays(monkeypatch):
-    @instead(monkeypatch, Cluster, "_finish")
+    @instead(monkeypatch, Cluster, "finished")
     def _(finish, cluster, request, replica):
         if request.number != 2:
             finish(cluster, request, replica)
@@ -207,18 +208,30 @@ def test_a_population_that_is_counted_wrong(wrong, law):
 
 
 def test_arrivals_that_are_not_in_order():
-    fails("time doesn't run backwards", request_table([(9, 5, 5, 0), (4, 5, 5, 0)]))
+    """The second one is delivered late: it waits before it is there."""
+    fails("area under the number in system", request_table([(9, 5, 5, 0), (4, 5, 5, 0)]))
+
+
+def test_an_arrival_that_is_delivered_late(monkeypatch):
+    @instead(monkeypatch, ArrivalInstant, "__init__")
+    def _(build, instant, clock, delay_ns):
+        build(instant, clock, delay_ns + 1)
+
+    fails("area under the number in system = sojourns")
+
+
+def test_a_clock_that_runs_backwards():
+    population = Population()
+    population.arrive(3)
+    with pytest.raises(BrokenLawError, match="time doesn't run backwards"):
+        population.leave(3, 2, FINISHED)
 
 
 def test_steps_that_overlap(monkeypatch):
-    usual = Clock.__init__
+    @instead(monkeypatch, Alarm, "set")
+    def _(set_alarm, alarm, delay_ns):
+        return set_alarm(alarm, delay_ns // 2)
 
-    def build(clock):
-        usual(clock)
-        timeout = clock.timeout
-        clock.timeout = lambda delay_ns: timeout(delay_ns // 2)
-
-    monkeypatch.setattr(Clock, "__init__", build)
     fails("steps don't overlap")
 
 

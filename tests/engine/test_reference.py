@@ -1,18 +1,28 @@
 """The step loop that touches only what changes equals the plain one, bit for bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from kvsim.cost.affine import AffineCost
 from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.config import EngineConfig
 from kvsim.tables import EVENT_KINDS, HEAD_LACKS
-from tests.engine.harness import LinearCost, request_table, run
+from tests.engine.harness import request_table, run
 from tests.engine.reference import Job, ReferenceEngine
 
 SCENARIOS = 400
 RESUMED = EVENT_KINDS.index("resumed")
+CHUNK_COLUMNS = (
+    "prefill_seqs",
+    "prefill_tokens",
+    "prefill_kv_tokens",
+    "prefill_pairs",
+    "prefill_attention_ns",
+)
 LAYOUTS = [
     Paged(),
     Paged(null_block=False),
@@ -20,6 +30,7 @@ LAYOUTS = [
     Contiguous(reservation="max_tokens", placement="best_fit"),
     Contiguous(reservation="oracle_pow2", placement="buddy"),
     Contiguous(reservation="oracle", placement="first_fit"),
+    Contiguous(reservation="oracle", placement="best_fit", compaction=True),
 ]
 
 
@@ -49,8 +60,14 @@ def random_scenario(seed):
     outputs = rng.integers(1, int(rng.choice([3, 60, 150])), count)
     limits = np.where(rng.random(count) < 0.5, 0, outputs + rng.integers(-2, 20, count).clip(0))
     rows = np.stack([arrivals, prompts, outputs, limits], axis=1)
-    cost = LinearCost(int(rng.integers(1, 50)), int(rng.integers(0, 5)), int(rng.integers(0, 3)))
-    return request_table([tuple(map(int, row)) for row in rows]), config, cost, layout
+    if rng.random() < 0.5:
+        whole = rng.integers((1, 0, 0), (50, 5, 3)).tolist()
+        cost = AffineCost(whole[0], whole[1], 0, whole[2])
+    else:  # sums of fractions, in the same order
+        cost = AffineCost(*rng.uniform(0.1, 9.9, 4).tolist())
+    requests = request_table([tuple(map(int, row)) for row in rows])
+    groups = rng.integers(0, 9, count)
+    return replace(requests, group=groups), config, cost, layout
 
 
 def reference(requests, config, cost, layout):
@@ -68,13 +85,7 @@ def reference(requests, config, cost, layout):
         max_tokens = min(limit or room, room)
         answers[number] = min(output, max_tokens)
         jobs.append(Job(number, arrival, prompt, max_tokens, answers[number]))
-    shape = PoolShape(
-        config.num_gpu_blocks,
-        config.block_size,
-        config.max_model_len,
-        config.watermark,
-        lambda job: answers[job.number],
-    )
+    shape = PoolShape.of(config, lambda job: answers[job.number])
     pool = layout.build(shape)
     served = [job for job in jobs if pool.can_ever_fit(job)]
     return ReferenceEngine(config, pool, cost).run(served), jobs
@@ -102,7 +113,7 @@ def compare(seed):
     assert len(trace.plans) == len(expected), seed
     for index, step in enumerate(expected):
         row = {name: int(column[index]) for name, column in steps.items()}
-        scheduled, preempted = trace.plans[index]
+        scheduled, preempted, *_ = trace.plans[index]
         assert scheduled == step.scheduled, (seed, index)
         assert preempted == step.preempted, (seed, index)
         assert (row["start_ns"], row["duration_ns"]) == (step.start_ns, step.duration_ns), seed
@@ -111,6 +122,8 @@ def compare(seed):
         assert row["kv_held_tokens"] == step.held, (seed, index)
         assert row["kv_inside_tokens"] == step.inside, (seed, index)
         assert row["kv_to_come_tokens"] == step.taken - step.held - step.inside, (seed, index)
+        assert tuple(row[name] for name in CHUNK_COLUMNS) == step.chunks, (seed, index)
+        assert (row["decode_seqs"], row["decode_kv_tokens"]) == step.decodes, (seed, index)
         pool = (row["kv_rounding_tokens"], row["kv_holes_tokens"], row["kv_free_tokens"])
         assert pool == (step.rounding, step.holes, step.free), (seed, index)
 
@@ -119,6 +132,7 @@ def compare(seed):
     for job in jobs:
         row = {name: int(column[order[job.number]]) for name, column in rows.items()}
         assert row["output_tokens"] == job.generated_tokens, seed
+        assert row["group"] == requests.group[job.number], seed
         if job.token_times_ns:
             times = (job.admitted_ns, job.token_times_ns[0], job.token_times_ns[-1])
             assert (row["admitted_ns"], row["first_token_ns"], row["finish_ns"]) == times, seed

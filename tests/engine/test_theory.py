@@ -155,3 +155,13 @@ def test_steps_proportional_to_the_batch_are_processor_sharing(law, count, runs,
         sojourns = rows["finish_ns"] - rows["arrival_ns"]
         means.append(sojourns[rows["request"] >= count // 5].mean())
     assert_interval(means, mean_tokens * unit_ns / (1 - load), widest)
+
+
+def test_an_idle_replica_takes_over_what_another_preempts():
+    """Both requests are admitted by the first replica, whose pool can't hold their answers."""
+    config = EngineConfig(8, 64, 160, 12, block_size=16)
+    rows = request_table([(0, 60, 90, 0), (0, 60, 90, 0)])
+    trace = run(rows, config, LinearCost(1, 1), replicas=2, routing=SharedQueue())
+    requests = trace.tables["requests"]
+    assert requests["preemptions"].tolist() == [0, 1] or requests["preemptions"].sum() == 1
+    assert set(requests["replica"].tolist()) == {0, 1}

@@ -1,19 +1,20 @@
 """The engine takes the decisions of the real vLLM scheduler, step for step, where both can.
 
 Covers the recorded runs with what this engine models: first come first served, synchronous, no
-prefix caching, full attention.
+full attention.
 """
+
+from dataclasses import replace
 
 import pytest
 
 from kvsim.engine.config import EngineConfig
-from tests.engine.harness import request_table, run
+from tests.engine.harness import request_table, run, segments_of
 from tests.engine.recordings import recorded_runs, steps_of
 
 MODELLED = {
     "max_num_scheduled_tokens": None,
     "max_num_active_seqs": None,
-    "enable_prefix_caching": False,
     "long_prefill_token_threshold_adaptive": False,
     "policy": "fcfs",
     "prefill_schedule_interval": 1,
@@ -59,19 +60,33 @@ def test_every_step_is_the_recorded_one(recorded, document):
     table = request_table(
         [(ns(row[1]), sum(length for _, length in row[2]), row[4], row[4]) for row in rows]
     )
+    segments = segments_of([row[2] for row in rows], [row[3] for row in rows])
+    table = replace(table, segments=segments)
     trace = run(table, config, RecordedClock(), spy=True)
     steps, expected = trace.tables["steps"], steps_of(recorded)
     numbers = {row[0]: index for index, row in enumerate(rows)}
 
     assert len(trace.plans) == len(expected)
-    for index, (step, (scheduled, preempted)) in enumerate(zip(expected, trace.plans, strict=True)):
+    for index, (step, note) in enumerate(zip(expected, trace.plans, strict=True)):
         assert steps["start_ns"][index] == ns(step["time_ms"]), index
-        assert scheduled == [(numbers[r], n, c) for r, n, c in step["scheduled"]], index
-        assert preempted == [numbers[request] for request in step["preempted"]], index
+        assert note.scheduled == [(numbers[r], n, c) for r, n, c in step["scheduled"]], index
+        assert note.preempted == [numbers[request] for request in step["preempted"]], index
         assert steps["running_seqs"][index] == step["running"], index
         assert steps["waiting_seqs"][index] == step["waiting"], index
-        free_blocks = steps["kv_free_tokens"][index] // config.block_size
-        assert free_blocks == step["free_blocks"], index
+        free_tokens = steps["kv_free_tokens"][index] + steps["kv_reusable_tokens"][index]
+        assert free_tokens // config.block_size == step["free_blocks"], index
+        if config.enable_prefix_caching:
+            assert note.cached_keys == step["cached_hashes"], index
+        if "block_tables" in step:
+            tables = {
+                numbers[int(r)]: tuple(groups[0]) for r, groups in step["block_tables"].items()
+            }
+            assert note.block_tables == tables, index
+        if index:
+            after = expected[index - 1]
+            assert len(note.free_queue_before) == after["free_blocks_after"], index
+            queue = list(note.free_queue_before)
+            assert queue == after.get("free_queue", queue), index
 
     requests = trace.tables["requests"]
     order = requests["request"].argsort()
@@ -82,3 +97,4 @@ def test_every_step_is_the_recorded_one(recorded, document):
         assert requests["finish_ns"][at] == ns(row["finish_ms"])
         assert requests["output_tokens"][at] == row["n_output"]
         assert requests["preemptions"][at] == row["n_preemptions"]
+        assert requests["cached_tokens"][at] == row.get("cached_tokens", 0)

@@ -4,12 +4,15 @@ An allocator owns the KV slots of one replica (a slot holds the keys and values 
 all layers). It answers at once: it never waits and never preempts; the scheduler does.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
+from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import RequestView
+from kvsim.policy import Policy
 
 
 class Shortage(IntEnum):
@@ -18,6 +21,23 @@ class Shortage(IntEnum):
     NONE = 0
     MEMORY = 1  # not enough free slots
     HOLE = 2  # enough free slots in sum, but no hole that is large enough
+
+
+class Layout(Policy, ABC):
+    """Parameters of an allocator, as a scenario gives them."""
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether it may know true answer lengths."""
+        return False
+
+    def copy_bytes_per_s(self, hbm_bytes_per_s: float) -> float | None:
+        """Return how fast it moves sequences, None if it never does."""
+        return None
+
+    @abstractmethod
+    def build(self, shape: "PoolShape") -> "KVAllocator":
+        """Return an empty pool of this shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +50,21 @@ class PoolShape:
     watermark: float = 0.0
     # True answer length of a request; only for policies that are named an oracle.
     oracle_output_tokens: Callable[[RequestView], int] | None = None
+    enable_prefix_caching: bool = False
+
+    @classmethod
+    def of(
+        cls, config: EngineConfig, oracle: Callable[[RequestView], int] | None = None
+    ) -> "PoolShape":
+        """Return the pool of an engine."""
+        return cls(
+            num_gpu_blocks=config.num_gpu_blocks,
+            block_size_tokens=config.block_size,
+            max_model_len_tokens=config.max_model_len,
+            watermark=config.watermark,
+            oracle_output_tokens=oracle,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
 
 
 class KVAllocator(Protocol):
@@ -44,6 +79,8 @@ class KVAllocator(Protocol):
     rounding_tokens: int  # lost to rounding a chunk up
     holes_tokens: int  # free, but in holes smaller than the reservation last asked for
     free_tokens: int  # free and usable
+    reusable_tokens: int  # those of them that hold a prefix that can be found
+    shared_tokens: int  # slots that further sequences use too, counted once for each of them
     growth_tokens: int  # a sequence needs more room each time it has filled so many; 0: never
 
     def can_ever_fit(self, request: RequestView) -> bool:
@@ -57,8 +94,22 @@ class KVAllocator(Protocol):
         """
         ...
 
+    def lookup(self, request: RequestView) -> int:
+        """Return how many of a waiting request's leading tokens need not be computed.
+
+        Never all of them: the last known token is computed to sample from it.
+        """
+        ...
+
+    def publish(self, request: RequestView, seq: int, tokens: int) -> None:
+        """Let others find the first `tokens` of a sequence, which are computed in this step."""
+        ...
+
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
-        """Give a new sequence room for its first `tokens`; False, no change, if there is none."""
+        """Give a new sequence room for its first `tokens`; False, no change, if there is none.
+
+        These include the tokens that `lookup` found, whose slots are shared.
+        """
         ...
 
     def append(self, seq: int, tokens: int) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
-from kvsim.engine.allocators._books import require
+from kvsim.errors import require
 
 
 class AddressSpace(Protocol):

@@ -1,12 +1,7 @@
 """What every allocator's `check` asks for; works under `python -O` too."""
 
 from kvsim.engine.allocators import KVAllocator
-
-
-def require(holds: bool, law: str) -> None:
-    """Raise AssertionError with the broken law."""
-    if not holds:
-        raise AssertionError(law)
+from kvsim.errors import require
 
 
 def require_sums(pool: KVAllocator, taken: int, rounding: int, free: int) -> None:

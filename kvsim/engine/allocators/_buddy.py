@@ -7,7 +7,7 @@ buddy allocator to place their reservations.
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
-from kvsim.engine.allocators._books import require
+from kvsim.errors import require
 
 
 class BuddyForest:

@@ -10,15 +10,15 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from kvsim.engine.allocators import KVAllocator, PoolShape, Shortage
+from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
 from kvsim.engine.allocators._address_space import AddressSpace, Holes, best_fit, first_fit
-from kvsim.engine.allocators._books import require, require_sums
+from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.allocators._buddy import BuddyForest
 from kvsim.engine.request import RequestView
-from kvsim.policy import Policy
+from kvsim.errors import require
 
 
-class Contiguous(Policy):
+class Contiguous(Layout):
     """How much is reserved, where it is placed, and whether fragmented memory is compacted.
 
     No reservation exceeds `max_model_len`. Beside that limit they are:
@@ -41,6 +41,17 @@ class Contiguous(Policy):
         if self.compaction_bytes_per_s is not None and not self.compaction:
             raise ValueError("compaction_bytes_per_s has no effect without compaction: true")
         return self
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether the reservation depends on the true answer length."""
+        return self.reservation.startswith("oracle")
+
+    def copy_bytes_per_s(self, hbm_bytes_per_s: float) -> float | None:
+        """Return the speed of compaction: half of the HBM's unless it is given."""
+        if not self.compaction:
+            return None
+        return self.compaction_bytes_per_s or hbm_bytes_per_s / 2
 
     def build(self, shape: PoolShape) -> KVAllocator:
         """Return an empty pool of this shape; it keeps no null block and no watermark.
@@ -104,7 +115,9 @@ class ContiguousPool:
         "free_tokens",
         "growth_tokens",
         "holes_tokens",
+        "reusable_tokens",
         "rounding_tokens",
+        "shared_tokens",
         "taken_tokens",
     )
 
@@ -126,6 +139,7 @@ class ContiguousPool:
         self.compactions = 0
         self.capacity_tokens = self.free_tokens = capacity
         self.taken_tokens = self.rounding_tokens = self.holes_tokens = self.growth_tokens = 0
+        self.shared_tokens = self.reusable_tokens = 0
 
     def can_ever_fit(self, request: RequestView) -> bool:
         """Tell whether the largest hole of the empty pool could take the reservation."""
@@ -201,6 +215,13 @@ class ContiguousPool:
         if not 0 <= position < reservation.tokens:
             raise IndexError(f"position {position} of {reservation.tokens}")
         return reservation.start + position
+
+    def lookup(self, request: RequestView) -> int:
+        """Return 0: a reservation is its sequence's alone."""
+        return 0
+
+    def publish(self, request: RequestView, seq: int, tokens: int) -> None:
+        """Do nothing: a reservation is its sequence's alone."""
 
     def take_moved_seqs(self) -> list[int]:
         """Return which sequences compaction has copied since last asked, in order of copying."""

@@ -7,13 +7,13 @@ block pool does, seen from outside.
 from collections import Counter
 from typing import Literal
 
-from kvsim.engine.allocators import KVAllocator, PoolShape, Shortage
-from kvsim.engine.allocators._books import require, require_sums
+from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
+from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.request import RequestView
-from kvsim.policy import Policy
+from kvsim.errors import require
 
 
-class Paged(Policy):
+class Paged(Layout):
     """Blocks of `block_size` tokens; `null_block` sets block 0 aside, as vLLM V1 does."""
 
     kind: Literal["paged"] = "paged"
@@ -21,6 +21,10 @@ class Paged(Policy):
 
     def build(self, shape: PoolShape) -> KVAllocator:
         """Return an empty pool of this shape."""
+        if shape.enable_prefix_caching:
+            from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
+
+            return PrefixCachingPool(shape, self.null_block)
         return PagedPool(shape, self.null_block)
 
 
@@ -51,7 +55,9 @@ class PagedPool:
         "free_tokens",
         "growth_tokens",
         "holes_tokens",
+        "reusable_tokens",
         "rounding_tokens",
+        "shared_tokens",
         "taken_tokens",
     )
 
@@ -71,6 +77,7 @@ class PagedPool:
         self.capacity_tokens = self.free_tokens = self._num_blocks * self._block_size
         self.growth_tokens = self._block_size
         self.taken_tokens = self.rounding_tokens = self.holes_tokens = 0
+        self.shared_tokens = self.reusable_tokens = 0
 
     def can_ever_fit(self, request: RequestView) -> bool:
         """Tell whether an empty pool could serve the request to its `max_tokens`.
@@ -85,7 +92,7 @@ class PagedPool:
         needed = -(-min(known_tokens, self._max_model_len) // self._block_size)
         if not idle:
             needed += self._watermark_blocks
-        return Shortage.MEMORY if needed > len(self._free_blocks) else Shortage.NONE
+        return Shortage.MEMORY if needed * self._block_size > self.free_tokens else Shortage.NONE
 
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
         """Give a new sequence blocks for `tokens`; False if there are too few free ones.
@@ -96,7 +103,7 @@ class PagedPool:
         if seq in self._tables:
             raise ValueError(f"sequence {seq} owns slots already")
         missing = -(-tokens // self._block_size)
-        if missing > len(self._free_blocks):
+        if missing * self._block_size > self.free_tokens:
             return False
         self._tables[seq] = self._take(missing)
         self._spare[seq] = missing * self._block_size - tokens
@@ -111,7 +118,7 @@ class PagedPool:
         spare -= tokens
         if spare < 0:
             missing = -(spare // self._block_size)
-            if missing > len(self._free_blocks):
+            if missing * self._block_size > self.free_tokens:
                 return False
             self._tables[seq] += self._take(missing)
             spare += missing * self._block_size
@@ -131,6 +138,7 @@ class PagedPool:
         co_owners = self._co_owners
         for block in table:
             co_owners[block] = co_owners.get(block, 0) + 1
+        self.shared_tokens += len(table) * self._block_size
         self._tables[child] = table
         self._spare[child] = self._spare[parent]
 
@@ -141,9 +149,7 @@ class PagedPool:
         if self._co_owners and not self._co_owners.keys().isdisjoint(released):
             released = [block for block in released if not self._disown(block)]
         self._free_blocks += released
-        tokens = len(released) * self._block_size
-        self.taken_tokens -= tokens
-        self.free_tokens += tokens
+        self._count_taken(-len(released))
 
     def slots_tokens(self, seq: int) -> int:
         """Return the slots of a sequence's blocks."""
@@ -155,6 +161,13 @@ class PagedPool:
         if position < 0:
             raise IndexError(f"negative position {position}")
         return self._tables[seq][index] * self._block_size + offset
+
+    def lookup(self, request: RequestView) -> int:
+        """Return 0: nothing outlives its sequence."""
+        return 0
+
+    def publish(self, request: RequestView, seq: int, tokens: int) -> None:
+        """Do nothing: nothing outlives its sequence."""
 
     def take_moved_seqs(self) -> list[int]:
         """Return none: blocks never move, and a copy-on-write rides on the step that writes."""
@@ -178,30 +191,35 @@ class PagedPool:
         shared = {block: owners - 1 for block, owners in counted.items() if owners > 1}
         require(shared == self._co_owners, "reference counts differ from the tables")
         blocks = range(self._first_block, self._first_block + self._num_blocks)
-        fates = sorted([*self._free_blocks, *counted])
+        fates = sorted([*self.free_queue(), *counted])
         require(fates == list(blocks), "a block is lost, or both owned and free")
         spares_fit = all(0 <= spare < self._block_size for spare in self._spare.values())
         require(spares_fit, "a table is longer or shorter than its sequence")
         taken = len(counted) * self._block_size
-        require_sums(self, taken, 0, len(self._free_blocks) * self._block_size)
+        require_sums(self, taken, 0, len(self.free_queue()) * self._block_size)
+        shared_tokens = (sum(counted.values()) - len(counted)) * self._block_size
+        require(self.shared_tokens == shared_tokens, "shared slots are miscounted")
 
     def _take(self, blocks: int) -> list[int]:
         """Return blocks from the front of the queue; the caller has counted them."""
         free_blocks = self._free_blocks
-        tokens = blocks * self._block_size
-        self.taken_tokens += tokens
-        self.free_tokens -= tokens
+        self._count_taken(blocks)
         if blocks == 1:
             return [free_blocks.pop()]
         taken = free_blocks[: -blocks - 1 : -1]
         del free_blocks[len(free_blocks) - blocks :]
         return taken
 
+    def _count_taken(self, blocks: int) -> None:
+        tokens = blocks * self._block_size
+        self.taken_tokens += tokens
+        self.free_tokens -= tokens
+
     def _append_copying(self, seq: int, tokens: int) -> bool:
         """Append to a sequence whose last block is partly filled and shared: it gets its own."""
         spare = self._spare[seq] - tokens
         missing = -(spare // self._block_size)
-        if missing + 1 > len(self._free_blocks):
+        if (missing + 1) * self._block_size > self.free_tokens:
             return False
         table = self._tables[seq]
         self._disown(table.pop())
@@ -216,4 +234,7 @@ class PagedPool:
             self._co_owners[block] = others - 1
         elif others == 1:
             del self._co_owners[block]
-        return others > 0
+        else:
+            return False
+        self.shared_tokens -= self._block_size
+        return True

@@ -54,10 +54,6 @@ class Scheduler(Protocol):
         """Let a request whose last chunk was computed decode from `step` on."""
         ...
 
-    def computed_tokens(self, seq: int, step: int) -> int:
-        """Return how many tokens of a running request are computed before `step`."""
-        ...
-
     def finish(self, request: Request, step: int) -> None:
         """Forget a request that has ended before `step`, and free its KV slots."""
         ...

@@ -11,6 +11,7 @@ from kvsim.engine.allocators import KVAllocator, Shortage
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan
+from kvsim.errors import require
 from kvsim.tables import HEAD_LACKS
 
 LACKS_BLOCKS = HEAD_LACKS.index("kv_blocks")
@@ -35,6 +36,7 @@ class VllmScheduler:
         self.decode_seqs = 0
         self.decode_context_tokens = 0  # computed tokens of the decoding sequences
         self._growth_tokens = allocator.growth_tokens
+        self._caches = config.enable_prefix_caching and self._growth_tokens > 0
         # Decoding requests by the step (modulo block size) in which they need a block, by rank.
         self._due: list[dict[int, Request]] = [{} for _ in range(max(1, self._growth_tokens))]
         self._next_rank = 0
@@ -53,6 +55,8 @@ class VllmScheduler:
             self._schedule_chunks(step, plan)
         elif self._growth_tokens and (due := self._due[step % self._growth_tokens]):
             self._grow(step, plan, _by_rank(due))
+        if self._caches:
+            self._publish(step, plan)
         plan.decode_seqs = decode_seqs = self.decode_seqs
         self.decode_context_tokens += decode_seqs  # each computes one token in this step
         plan.decode_kv_tokens = self.decode_context_tokens
@@ -75,11 +79,6 @@ class VllmScheduler:
         """Forget a request that has ended before `step`, and free its KV slots."""
         self._leave(request, step)
         self.allocator.free(request.number)
-
-    def computed_tokens(self, seq: int, step: int) -> int:
-        """Return how many tokens of a running request are computed before `step`."""
-        request = next(other for other in self.running.values() if other.number == seq)
-        return step + request.offset if request.decoding else request.computed_tokens
 
     # Running requests
 
@@ -104,6 +103,16 @@ class VllmScheduler:
                 return place
             place += 1
         return place
+
+    def _publish(self, step: int, plan: Plan) -> None:
+        """Make blocks findable that this step fills: of prompts (R23) and of answers (R24)."""
+        filling = list(self._due[(step + 1) % self._growth_tokens].values())
+        filling += plan.chunks
+        if len(filling) > 1:
+            filling.sort(key=lambda request: request.rank)
+        for request in filling:
+            tokens = request.computed_before(step) + (request.chunk_tokens or 1)
+            self.allocator.publish(request, request.number, tokens)
 
     def _schedule_chunks(self, step: int, plan: Plan) -> None:
         """Schedule the running requests when some of them still prefill."""
@@ -144,7 +153,7 @@ class VllmScheduler:
         self.allocator.free(request.number)
         request.rank = -1
         request.preemptions += 1
-        request.recomputed_tokens += request.computed_tokens
+        request.lost_tokens += request.computed_tokens
         request.chunk_tokens = 0
         self.waiting.appendleft(request)
         plan.preempted = [*plan.preempted, request]
@@ -181,35 +190,42 @@ class VllmScheduler:
             if len(self.running) >= self.config.max_num_seqs:
                 plan.head_lacks = LACKS_SLOT
                 break
-            chunk_tokens = min(waiting[0].known_tokens, cap_tokens)
+            request = waiting[0]
+            cached_tokens = self.allocator.lookup(request) if self._caches else 0
+            chunk_tokens = min(request.known_tokens - cached_tokens, cap_tokens)
             if not self.config.enable_chunked_prefill and chunk_tokens > budget_tokens:
                 chunk_tokens = 0  # R2: whole or not at all
             chunk_tokens = min(chunk_tokens, budget_tokens)
             if not chunk_tokens:
                 plan.head_lacks = LACKS_BUDGET
                 break
-            if shortage := self._shortage(waiting[0], chunk_tokens):
+            if shortage := self._shortage(request, cached_tokens + chunk_tokens):
                 plan.head_lacks = LACKS_HOLE if shortage == Shortage.HOLE else LACKS_BLOCKS
                 break
-            request = waiting.popleft()
-            self._start(request, chunk_tokens)
+            waiting.popleft()
+            self._start(request, cached_tokens, chunk_tokens)
             admitted.append(request)
             budget_tokens -= chunk_tokens
         plan.admitted = admitted
         plan.chunks = [*chunks, *admitted]
 
-    def _shortage(self, request: Request, chunk_tokens: int) -> Shortage:
-        """Tell whether the request's known tokens would fit (R17), or else its first chunk."""
+    def _shortage(self, request: Request, first_tokens: int) -> Shortage:
+        """Tell whether the request's known tokens would fit (R17), or else the first of them."""
         whole_prompt = self.config.scheduler_reserve_full_isl
-        need_tokens = request.known_tokens if whole_prompt else chunk_tokens
+        need_tokens = request.known_tokens if whole_prompt else first_tokens
         return self.allocator.shortage(request, need_tokens, idle=not self.running)
 
-    def _start(self, request: Request, chunk_tokens: int) -> None:
-        if not self.allocator.allocate(request, request.number, chunk_tokens):
-            raise AssertionError("allocator refused what it said would fit")
+    def _start(self, request: Request, cached_tokens: int, chunk_tokens: int) -> None:
+        granted = self.allocator.allocate(request, request.number, cached_tokens + chunk_tokens)
+        require(granted, "an allocator grants what it said would fit")
+        if self._caches:
+            request.hit_tokens += cached_tokens
+            self.allocator.publish(request, request.number, cached_tokens + chunk_tokens)
         request.rank = self._next_rank
         self._next_rank += 1
-        request.computed_tokens = 0
+        # What it had computed before it was preempted is lost, but for what is found again.
+        request.recomputed_tokens += max(0, request.computed_tokens - cached_tokens)
+        request.computed_tokens = cached_tokens
         request.chunk_tokens = chunk_tokens
         self.running[request.rank] = request
         self.prefilling.append(request)
