@@ -1,6 +1,7 @@
 """Mistakes in what the user gave us: told in one message, exit code 2, never a traceback."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -37,3 +38,22 @@ class InputError(Exception):
             problem if isinstance(problem, Problem) else Problem(problem) for problem in problems
         ]
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def did_you_mean(word: str, known: Iterable[str], at_most: int = 1) -> str:
+    """Return `; did you mean X or Y?` with the closest known words, or nothing if none comes close.
+
+    A word comes close to a name, to its beginning, or to what follows its last slash.
+    """
+    names = list(known)
+    spelled = {_plain(name.rpartition("/")[2]): name for name in names}
+    spelled |= {_plain(name): name for name in names}
+    wanted = _plain(word)
+    close = [plain for plain in spelled if plain.startswith(f"{wanted}_")]
+    close += difflib.get_close_matches(wanted, spelled, n=at_most, cutoff=0.6)
+    hints = list(dict.fromkeys(spelled[plain] for plain in close))[:at_most]
+    return f"; did you mean {' or '.join(hints)}?" if hints else ""
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "_").replace(" ", "_")

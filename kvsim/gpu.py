@@ -1,16 +1,15 @@
-"""GPUs: a catalogue of public figures, prices with their source, GPUs that the user describes."""
+"""GPUs: a catalog of public figures, prices with their source, GPUs that the user describes."""
 
 import csv
-import difflib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
-from kvsim.errors import InputError
-from kvsim.units import MIB
+from kvsim.errors import InputError, did_you_mean
+from kvsim.policy import Parameters
 
 _DATA = Path(str(resources.files("kvsim"))) / "data"
 
@@ -28,58 +27,58 @@ class GpuSpec:
     bf16_flop_per_s: float  # fp16 where the GPU has no bf16
     usable_hbm_bytes: int | None = None  # what an engine sees; None: unknown
     fp8_flop_per_s: float | None = None
-    int8_op_per_s: float | None = None
     fp4_flop_per_s: float | None = None
     sm_arch: int | None = None  # compute capability without its dot: 90 is Hopper
     sm_count: int | None = None
-    l2_bytes: int | None = None
-    power_w: float | None = None
-    gpus_per_node: int | None = None
     link_bytes_per_s: float | None = None  # to another GPU of the node
-    inter_node_bytes_per_s: float | None = None
     pcie_bytes_per_s: float | None = None
-    p2p_latency_s: float | None = None
     source: str = "given by the user"
 
 
-class CustomGpu(BaseModel):
+class CustomGpu(Parameters):
     """A GPU of the user's own, by a handful of numbers; the rest stays unknown."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    name: str = Field(min_length=1, description="any name that the catalogue does not have")
-    hbm_bytes: PositiveFloat = Field(description="memory, nominal")
-    hbm_bytes_per_s: PositiveFloat = Field(description="memory bandwidth")
-    bf16_flop_per_s: PositiveFloat = Field(description="dense bf16 peak")
-    usable_hbm_bytes: PositiveFloat | None = Field(None, description="memory that an engine sees")
-    fp8_flop_per_s: PositiveFloat | None = Field(None, description="dense fp8 peak")
-    int8_op_per_s: PositiveFloat | None = Field(None, description="dense int8 peak")
-    fp4_flop_per_s: PositiveFloat | None = Field(None, description="dense fp4 peak")
-    sm_count: PositiveInt | None = Field(None, description="streaming multiprocessors")
-    l2_bytes: PositiveFloat | None = Field(None, description="L2 cache")
-    link_bytes_per_s: PositiveFloat | None = Field(
-        None, description="to another GPU, one direction"
-    )
-    pcie_bytes_per_s: PositiveFloat | None = Field(None, description="to the host, one direction")
-    p2p_latency_s: PositiveFloat | None = Field(None, description="latency between two GPUs")
+    name: str = Field(min_length=1)
+    """Any name that the catalog does not have."""
+    hbm_bytes: PositiveFloat
+    """Memory, nominal."""
+    hbm_bytes_per_s: PositiveFloat
+    """Memory bandwidth."""
+    bf16_flop_per_s: PositiveFloat
+    """Dense bf16 peak."""
+    usable_hbm_bytes: PositiveFloat | None = None
+    """Memory that an engine sees."""
+    fp8_flop_per_s: PositiveFloat | None = None
+    """Dense fp8 peak."""
+    fp4_flop_per_s: PositiveFloat | None = None
+    """Dense fp4 peak."""
+    sm_arch: PositiveInt | None = None
+    """Compute capability without its dot (90: Hopper): kernels take the constants measured on it;
+    null: the median over the architectures that were measured."""
+    sm_count: PositiveInt | None = None
+    """Streaming multiprocessors."""
+    link_bytes_per_s: PositiveFloat | None = None
+    """To another GPU, one direction."""
+    pcie_bytes_per_s: PositiveFloat | None = None
+    """To the host, one direction."""
 
     @field_validator("name")
     @classmethod
-    def _is_no_catalogue_name(cls, name: str) -> str:
+    def _is_no_catalog_name(cls, name: str) -> str:
         if name in gpu_names():
-            raise ValueError(f"'{name}' is a GPU of the catalogue: choose another name")
+            raise ValueError(f"'{name}' is a GPU of the catalog: choose another name")
         return name
 
     def spec(self) -> GpuSpec:
         """Return the GPU as the rest of the simulator sees it."""
         values = self.model_dump()
-        sizes = ("hbm_bytes", "usable_hbm_bytes", "l2_bytes")
+        sizes = ("hbm_bytes", "usable_hbm_bytes")
         return GpuSpec(**values | {key: values[key] and int(values[key]) for key in sizes})
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What an hour of one GPU costs, and who says so."""
+    """What an hour of one GPU costs, in which range, and who says so."""
 
     usd_per_gpu_hour: float
     low: float
@@ -89,23 +88,20 @@ class Price:
 
 
 def gpu_names() -> list[str]:
-    """Return the names in the catalogue, in its order."""
-    return list(_catalogue())
+    """Return the names in the catalog, in its order."""
+    return list(_catalog())
 
 
 def load_gpu(name: str) -> GpuSpec:
-    """Return a GPU of the catalogue by its exact name; another is never put in its place.
+    """Return a GPU of the catalog by its exact name; another is never put in its place.
 
     Raises:
-        InputError: The catalogue has no such GPU; names those that come close.
+        InputError: The catalog has no such GPU; names those that come close.
     """
-    if name in _catalogue():
-        return _catalogue()[name]
-    wanted = name.lower().replace("-", "_").replace(" ", "_")
-    close = difflib.get_close_matches(wanted, gpu_names(), n=3, cutoff=0.4)
-    close += [known for known in gpu_names() if known.startswith(f"{wanted}_")]
-    hint = " or ".join(dict.fromkeys(close)) or ", ".join(gpu_names())
-    raise InputError(f"GPU '{name}' is not in the catalogue; did you mean {hint}?")
+    if name in _catalog():
+        return _catalog()[name]
+    hint = did_you_mean(name, gpu_names(), at_most=3) or f"; known are {', '.join(gpu_names())}"
+    raise InputError(f"GPU '{name}' is not in the catalog{hint}")
 
 
 def price_of(gpu_name: str) -> Price | None:
@@ -123,7 +119,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 @cache
-def _catalogue() -> dict[str, GpuSpec]:
+def _catalog() -> dict[str, GpuSpec]:
     return {row["gpu"]: _spec(row) for row in _rows("gpus.csv")}
 
 
@@ -134,7 +130,6 @@ def _spec(row: dict[str, str]) -> GpuSpec:
     def whole(key: str) -> int | None:
         return int(row[key]) if row[key] else None
 
-    l2_mib = number("l2_mb")
     return GpuSpec(
         name=row["gpu"],
         hbm_bytes=int(row["hbm_bytes"]),
@@ -142,16 +137,10 @@ def _spec(row: dict[str, str]) -> GpuSpec:
         hbm_bytes_per_s=float(row["hbm_bw_Bps"]),
         bf16_flop_per_s=float(row["bf16_flops"]),
         fp8_flop_per_s=number("fp8_flops"),
-        int8_op_per_s=number("int8_ops"),
         fp4_flop_per_s=number("fp4_flops"),
         sm_arch=whole("sm_arch"),
         sm_count=whole("sm_count"),
-        l2_bytes=round(l2_mib * MIB) if l2_mib else None,
-        power_w=number("power_w"),
-        gpus_per_node=whole("gpus_per_node"),
         link_bytes_per_s=number("intra_node_bw_Bps_per_dir"),
-        inter_node_bytes_per_s=number("inter_node_bw_Bps_per_dir"),
         pcie_bytes_per_s=number("pcie_or_c2c_bw_Bps_per_dir"),
-        p2p_latency_s=number("p2p_latency_s"),
         source=row["source"],
     )

@@ -13,12 +13,20 @@ from typing import Annotated, Any, Union
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Policy(BaseModel):
-    """Parameters of a policy as a scenario gives them; a subclass names itself by `kind`."""
+class Parameters(BaseModel):
+    """A part of a scenario: frozen, no unknown keys, no silent conversions, finite numbers."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
+
+
+class Policy(Parameters):
+    """Parameters of a policy as a scenario gives them; a subclass names itself by `kind`."""
 
     kind: str
 

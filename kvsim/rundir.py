@@ -22,6 +22,7 @@ from kvsim.scenario.variant import ResolvedVariant, scenario_hash
 from kvsim.simulate import Simulated, simulate
 from kvsim.tables import TABLES, Columns, TableWriter, read_table
 from kvsim.units import seconds_to_ns
+from kvsim.workload.build import file_digests
 from kvsim.workload.requests import RequestTable
 
 MANIFEST = "manifest.json"
@@ -44,7 +45,8 @@ class Run:
         requests: What all of them faced.
         tables: Columns by table, by variant.
         summaries: Figures by variant.
-        simulated: Totals and cost by variant.
+        simulated: Totals by variant.
+        manifest: What reproduces the run.
     """
 
     file: ScenarioFile
@@ -53,6 +55,7 @@ class Run:
     tables: Mapping[str, Mapping[str, Columns]]
     summaries: Mapping[str, Summary]
     simulated: Mapping[str, Simulated]
+    manifest: Mapping[str, Any]
 
 
 def run_into(
@@ -65,7 +68,6 @@ def run_into(
     """Simulate all variants; write tables, manifest and summary into an existing folder.
 
     Raises:
-        InputError: A deployment can't be priced.
         OSError: The disk refuses.
     """
     simulated = write_tables(folder, variants, requests, progress)
@@ -85,9 +87,10 @@ def run_into(
         )
         for name, variant in variants.items()
     }
-    _write_json(folder / MANIFEST, manifest(file, variants, requests))
+    about = manifest(file, variants, requests)
+    _write_json(folder / MANIFEST, about)
     _write_json(folder / SUMMARY, summaries)
-    return Run(file, variants, requests, tables, summaries, simulated)
+    return Run(file, variants, requests, tables, summaries, simulated, about)
 
 
 def write_tables(
@@ -99,7 +102,6 @@ def write_tables(
     """Simulate all variants; their rows go to the three tables in an existing folder.
 
     Raises:
-        InputError: A deployment can't be priced.
         OSError: The disk refuses.
     """
     with ExitStack() as open_files:
@@ -146,10 +148,12 @@ def manifest(
     file: ScenarioFile, variants: Mapping[str, ResolvedVariant], requests: RequestTable
 ) -> dict[str, Any]:
     """Return what reproduces the run; nothing in it depends on when or where it ran."""
+    values = {name: variant.as_dict() for name, variant in variants.items()}
+    files = file_digests(file.base.workload)
     return {
         "scenario": file.base.name,
         "question": file.question,
-        "scenario_sha256": scenario_hash(variants),
+        "scenario_sha256": scenario_hash(values, files),
         "seed": file.base.seed,
         "requests": len(requests),
         "requests_sha256": requests.digest(),
@@ -159,7 +163,8 @@ def manifest(
             "python": platform.python_version(),
             **{package: version(package) for package in _PINNED},
         },
-        "variants": {name: variant.as_dict() for name, variant in variants.items()},
+        "files": files,
+        "variants": values,
     }
 
 
@@ -172,12 +177,9 @@ def step_shape(steps: Columns) -> StepShape:
 def _context(
     variant: ResolvedVariant, requests: RequestTable, simulated: Simulated, steps: Columns
 ) -> RunContext:
-    scenario, cost, shape = variant.scenario, simulated.cost, step_shape(steps)
-    horizon_ns = requests.horizon_ns
-    if scenario.max_simulated_s is not None:
-        horizon_ns = min(horizon_ns, seconds_to_ns(scenario.max_simulated_s))
+    scenario, cost, shape = variant.scenario, variant.cost, step_shape(steps)
     return RunContext(
-        horizon_ns=horizon_ns,
+        horizon_ns=requests.horizon_ns,
         kv_capacity_tokens=simulated.kv_capacity_tokens,
         kv_bytes_per_token=variant.memory.kv_bytes_per_token,
         max_num_seqs=variant.engine.max_num_seqs,

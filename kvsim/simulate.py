@@ -2,13 +2,9 @@
 
 from dataclasses import dataclass
 
-from kvsim.cost import StepCost
-from kvsim.cost.affine import AffineCost
-from kvsim.cost.kernels import Deployment, build_cost
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.cluster import Cluster, Fleet, Progress, RunTotals
 from kvsim.engine.recorder import Sink
-from kvsim.scenario.schema import AffineStepCost
 from kvsim.scenario.variant import ResolvedVariant
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.requests import RequestTable
@@ -19,7 +15,6 @@ class Simulated:
     """What a finished simulation leaves beside its tables."""
 
     totals: RunTotals
-    cost: StepCost
     kv_capacity_tokens: int  # of one replica
 
 
@@ -32,42 +27,21 @@ def simulate(
     """Run one variant on the requests; rows go to `sink(table, rows)` in chunks.
 
     Raises:
-        InputError: The deployment can't be priced.
         BrokenLawError: kvsim contradicts itself.
     """
-    cost = step_cost(variant)
     scenario = variant.scenario
     fleet = Fleet(
         config=variant.engine,
         replicas=scenario.replicas,
         router=scenario.routing.build(),
         build_allocator=variant.build_allocator,
-        cost=cost,
+        cost=variant.cost,
         copy_ns_per_token=_copy_ns_per_token(variant),
     )
     cluster = Cluster(requests, fleet, sink, progress)
     until_s = scenario.max_simulated_s
     totals = cluster.run(None if until_s is None else seconds_to_ns(until_s))
-    return Simulated(totals, cost, cluster.kv_capacity_tokens)
-
-
-def step_cost(variant: ResolvedVariant) -> StepCost:
-    """Build what prices the steps of a variant.
-
-    Raises:
-        InputError: The model has a part that is not priced.
-    """
-    law = variant.scenario.cost
-    if isinstance(law, AffineStepCost):
-        return AffineCost(**law.model_dump(exclude={"kind"}))
-    deployment = Deployment(
-        tensor_parallel_size=variant.scenario.engine.tensor_parallel_size,
-        kv_cache_dtype=variant.scenario.engine.kv_cache_dtype,
-        max_num_batched_tokens=variant.engine.max_num_batched_tokens,
-        max_num_seqs=variant.engine.max_num_seqs,
-        max_model_len=variant.engine.max_model_len,
-    )
-    return build_cost(variant.model, variant.gpu, deployment, law.overhead)
+    return Simulated(totals, cluster.kv_capacity_tokens)
 
 
 def _copy_ns_per_token(variant: ResolvedVariant) -> float:

@@ -28,12 +28,12 @@ def test_h100_is_the_data_sheets() -> None:
     assert gpu.hbm_bytes == 80 * 2**30
     assert gpu.hbm_bytes_per_s == 3.35e12
     assert gpu.sm_count == 132
-    assert gpu.l2_bytes == 50 * 2**20
+    assert gpu.sm_arch == 90
     assert gpu.link_bytes_per_s == 450e9
 
 
 def test_a_gpu_is_never_replaced_by_another() -> None:
-    with pytest.raises(InputError, match="did you mean h100_sxm or h100_pcie"):
+    with pytest.raises(InputError, match="did you mean h100_pcie or h100_sxm"):
         load_gpu("H100")
     with pytest.raises(InputError, match="a100_sxm, a100_sxm_40gb, l4"):
         load_gpu("quantum")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from kvsim.cli.memory import memory
-from kvsim.defaults import engine_defaults
+from kvsim.defaults import default_step_limits
 from kvsim.errors import InputError
 from kvsim.gpu import load_gpu
 from kvsim.memory import (
@@ -60,7 +60,9 @@ def predicted(row: dict[str, str]) -> MemoryBudget:
     return memory_budget(
         model,
         gpu,
-        MemoryFlags(
+        resolve_flags(
+            model,
+            gpu,
             **flags,
             gpu_memory_utilization=float(row["gpu_memory_utilization"]),
             vllm_version=row["vllm_version"],
@@ -297,7 +299,7 @@ def test_impossible_flags_are_all_told_at_once() -> None:
     ],
 )
 def test_defaults_depend_on_the_gpu(gpu: str, tokens: int, seqs: int) -> None:
-    defaults = engine_defaults(load_gpu(gpu))
+    defaults = default_step_limits(load_gpu(gpu))
     assert (defaults.max_num_batched_tokens, defaults.max_num_seqs) == (tokens, seqs)
     flags = resolve_flags(LLAMA, load_gpu(gpu), max_num_seqs=7, block_size=None)
     assert (flags.max_num_batched_tokens, flags.max_num_seqs, flags.block_size) == (tokens, 7, 16)

@@ -8,7 +8,7 @@ from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
-from kvsim.simulate import simulate, step_cost
+from kvsim.simulate import simulate
 from kvsim.tables import EVENT_KINDS, TABLES
 from tests.engine.harness import LinearCost, request_table, run
 from tests.engine.test_reference import random_scenario, reference
@@ -158,7 +158,7 @@ def simulated(folder, text):
 @pytest.mark.parametrize("layout", ["paged", "contiguous"])
 def test_a_lone_request_takes_what_its_steps_cost(tmp_path, layout):
     variant, tables = simulated(tmp_path, SCENARIO + f"kv_cache: {layout}\n")
-    cost = step_cost(variant)
+    cost = variant.cost
     prefill_ns = 0
     for prefix in (0, 1024, 2048):
         tokens = min(1024, 3000 - prefix)

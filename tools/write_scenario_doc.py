@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvsim.scenario.refusals import NOT_MODELLED
+from kvsim.scenario.refusals import REFUSED
 from kvsim.scenario.schema import Scenario
 
 DOC = Path(__file__).parents[1] / "docs" / "scenario.md"
@@ -22,8 +22,8 @@ says what it stands for; the values that came out are printed, shown in the repo
 further field: `routing: least_requests`. Relative paths start at the scenario's folder.
 
 `variants` maps names to overrides. Mappings are merged key by key; a mapping whose `kind` changes
-is replaced as a whole. `workload`, `seed` and `name` can't be overridden: all variants face the
-same requests.
+is replaced as a whole. `workload`, `seed`, `max_simulated_s` and `name` can't be overridden: all
+variants face the same requests.
 """
 
 REFUSED = """\
@@ -42,7 +42,7 @@ Schema = Mapping[str, Any]
 def main() -> None:
     """Write the page."""
     DOC.write_text(render(), encoding="utf-8")
-    print(f"{DOC.name}: {len(Scenario.model_fields)} fields, {len(NOT_MODELLED)} refused")
+    print(f"{DOC.name}: {len(Scenario.model_fields)} fields, {len(REFUSED)} refused")
 
 
 def render() -> str:
@@ -50,7 +50,7 @@ def render() -> str:
     schema = Scenario.model_json_schema()
     parts = [_section("##", "The file", schema, schema["$defs"])]
     parts += _subsections("", schema, schema["$defs"])
-    rows = "".join(f"| `{name}` | {why} |\n" for name, (_, why) in NOT_MODELLED.items())
+    rows = "".join(f"| `{name}` | {refusal.why} |\n" for name, refusal in REFUSED.items())
     return "\n".join((INTRODUCTION, *parts, REFUSED + rows))
 
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 def memory(
-    model: Annotated[str, typer.Option(help="Name in the catalogue, or path of a config.json.")],
-    gpu: Annotated[str, typer.Option(help="Name in the catalogue, such as h100_sxm.")],
+    model: Annotated[str, typer.Option(help="Name in the catalog, or path of a config.json.")],
+    gpu: Annotated[str, typer.Option(help="Name in the catalog, such as h100_sxm.")],
     tensor_parallel_size: Annotated[int | None, typer.Option(help="GPUs of one replica.")] = None,
     gpu_memory_utilization: Annotated[
         float | None, typer.Option(help="Part of the GPU's memory that the engine takes.")
@@ -39,9 +39,15 @@ def memory(
 ) -> None:
     """Show where the memory of a GPU goes, and what is left for the KV cache."""
     from kvsim.gpu import load_gpu
-    from kvsim.memory import memory_budget, parse_startup_line, resolve_flags
+    from kvsim.memory import (
+        memory_budget,
+        parse_startup_line,
+        refuse_several_kv_sizes,
+        resolve_flags,
+    )
     from kvsim.model import load_model
 
+    refuse_several_kv_sizes(num_gpu_blocks_override, kv_startup_line, kv_cache_memory_bytes)
     spec, card = load_model(model), load_gpu(gpu)
     flags = resolve_flags(
         spec,

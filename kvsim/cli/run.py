@@ -22,17 +22,20 @@ def run(
     Exit code: 0 the base meets its SLO or has none, 1 it misses it, 2 bad input.
     """
     from kvsim.scenario.load import load_scenario
+
+    file = load_scenario(scenario)
+
+    # The engine, Arrow and Plotly take a while to import: what the file says wrong is told before.
     from kvsim.scenario.requests import draw_requests
     from kvsim.scenario.resolve import resolve_all
 
-    file = load_scenario(scenario)
     variants = resolve_all(file)
     requests = draw_requests(file, variants)
 
-    # Plotly, pandas and the engine take a while to import: mistakes are told before.
     from kvsim.cli.progress import progress_of
     from kvsim.cli.verdict import as_text
     from kvsim.rundir import SUMMARY, new_directory, run_into
+    from kvsim.scenario.schema import BASE
 
     target = out or Path("reports") / file.base.name
     with new_directory(target) as folder:
@@ -46,4 +49,4 @@ def run(
         print((target / SUMMARY).read_text(encoding="utf-8"), end="")
     else:
         print(as_text(result, target, report))
-    raise typer.Exit(1 if result.summaries["base"]["verdict"]["met"] is False else 0)
+    raise typer.Exit(1 if result.summaries[BASE]["verdict"]["met"] is False else 0)

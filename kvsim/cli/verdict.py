@@ -6,6 +6,7 @@ from pathlib import Path
 from kvsim.metrics.catalogue import format_figure
 from kvsim.metrics.summary import compare
 from kvsim.rundir import REPORT, Run
+from kvsim.scenario.schema import BASE
 from kvsim.units import NS_PER_S, format_duration
 
 WIDTH = 80
@@ -13,24 +14,23 @@ WIDTH = 80
 
 def as_text(run: Run, target: Path, with_report: bool) -> str:
     """Return what `kvsim run` prints, at most 80 columns wide where names allow it."""
-    base = run.summaries["base"]
+    base = run.summaries[BASE]
     blocks = [
         _wrapped(base["verdict"]["sentence"]),
         _wrapped("Limit: " + base["limits"]["sentence"]),
         _targets(run),
         _side_by_side(run),
-        *(_wrapped("Note: " + note) for note in run.variants["base"].notes),
+        *(_wrapped("Note: " + note) for note in run.variants[BASE].notes),
         _places(run, target, with_report),
     ]
     return "\n\n".join(block for block in blocks if block)
 
 
 def _targets(run: Run) -> str:
-    targets = run.summaries["base"]["verdict"]["targets"]
+    targets = run.summaries[BASE]["verdict"]["targets"]
     rows: list[tuple[str, ...]] = [("target", "found", "at most", "margin", "")]
     for target in targets:
-        figure = target["name"].removeprefix("max_")  # the bound on a figure, else its own name
-        margin = target["margin"]
+        figure, margin = target["figure"], target["margin"]
         rows.append(
             (
                 target["name"],

@@ -1,14 +1,17 @@
 """What is left for the KV cache on a GPU: the lines that vLLM logs at start-up."""
 
-from kvsim.memory.budget import MemoryBudget, memory_budget, what_would_fit
-from kvsim.memory.flags import MemoryFlags, resolve_flags
+from kvsim.memory.budget import MemoryBudget
+from kvsim.memory.fit import at_auto_dtype, memory_budget, what_would_fit
+from kvsim.memory.flags import MemoryFlags, refuse_several_kv_sizes, resolve_flags
 from kvsim.memory.startup import parse_startup_line, startup_lines
 
 __all__ = [
     "MemoryBudget",
     "MemoryFlags",
+    "at_auto_dtype",
     "memory_budget",
     "parse_startup_line",
+    "refuse_several_kv_sizes",
     "resolve_flags",
     "startup_lines",
     "what_would_fit",

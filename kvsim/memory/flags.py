@@ -1,11 +1,19 @@
 """The engine's flags that decide how memory is used, and how versions of vLLM differ in it."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import TypeVar
 
-from kvsim.defaults import VLLM_VERSION, engine_defaults
+from kvsim.defaults import (
+    BLOCK_SIZE,
+    GPU_MEMORY_UTILIZATION,
+    VLLM_VERSION,
+    default_step_limits,
+)
 from kvsim.errors import InputError
 from kvsim.gpu import GpuSpec
 from kvsim.model import ModelSpec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +47,14 @@ class MemoryFlags:
     max_model_len: int
     max_num_batched_tokens: int
     max_num_seqs: int
-    tensor_parallel_size: int = 1
-    gpu_memory_utilization: float = 0.92
-    block_size: int = 16
-    kv_cache_dtype: str = "auto"
-    enforce_eager: bool = False
-    num_gpu_blocks_override: int | None = None
-    kv_cache_memory_bytes: int | None = None  # per GPU; takes the place of the profile run
-    vllm_version: str = VLLM_VERSION
+    tensor_parallel_size: int
+    gpu_memory_utilization: float
+    block_size: int
+    kv_cache_dtype: str
+    enforce_eager: bool
+    num_gpu_blocks_override: int | None
+    kv_cache_memory_bytes: int | None  # per GPU; takes the place of the profile run
+    vllm_version: str
 
     @property
     def generation(self) -> Generation:
@@ -66,17 +74,57 @@ _COUNTS = (
 )
 
 
-def resolve_flags(model: ModelSpec, gpu: GpuSpec, **given: object) -> MemoryFlags:
+def resolve_flags(  # noqa: PLR0913 - as many as vLLM has
+    model: ModelSpec,
+    gpu: GpuSpec,
+    *,
+    max_model_len: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    max_num_seqs: int | None = None,
+    tensor_parallel_size: int | None = None,
+    gpu_memory_utilization: float | None = None,
+    block_size: int | None = None,
+    kv_cache_dtype: str | None = None,
+    enforce_eager: bool = False,
+    num_gpu_blocks_override: int | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    vllm_version: str | None = None,
+) -> MemoryFlags:
     """Return the flags given, with vLLM's defaults for those that are missing or None."""
-    defaults = engine_defaults(gpu)
-    resolved: dict[str, object] = {
-        name: getattr(defaults, name)
-        for name in (field.name for field in fields(MemoryFlags))
-        if hasattr(defaults, name)
+    limits = default_step_limits(gpu)
+    return MemoryFlags(
+        max_model_len=_given(max_model_len, model.max_position_embeddings),
+        max_num_batched_tokens=_given(max_num_batched_tokens, limits.max_num_batched_tokens),
+        max_num_seqs=_given(max_num_seqs, limits.max_num_seqs),
+        tensor_parallel_size=_given(tensor_parallel_size, 1),
+        gpu_memory_utilization=_given(gpu_memory_utilization, GPU_MEMORY_UTILIZATION),
+        block_size=_given(block_size, BLOCK_SIZE),
+        kv_cache_dtype=_given(kv_cache_dtype, "auto"),
+        enforce_eager=enforce_eager,
+        num_gpu_blocks_override=num_gpu_blocks_override,
+        kv_cache_memory_bytes=kv_cache_memory_bytes,
+        vllm_version=_given(vllm_version, VLLM_VERSION),
+    )
+
+
+def refuse_several_kv_sizes(
+    num_gpu_blocks_override: int | None,
+    kv_startup_line: str | None,
+    kv_cache_memory_bytes: int | None,
+) -> None:
+    """Refuse a KV cache whose size is given in more than one way.
+
+    Raises:
+        InputError: More than one of them is given.
+    """
+    sizes = {
+        "num_gpu_blocks_override": num_gpu_blocks_override,
+        "kv_startup_line": kv_startup_line,
+        "kv_cache_memory_bytes": kv_cache_memory_bytes,
     }
-    resolved["max_model_len"] = model.max_position_embeddings
-    resolved |= {name: value for name, value in given.items() if value is not None}
-    return MemoryFlags(**resolved)  # type: ignore[arg-type]
+    given = [name for name, size in sizes.items() if size is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} each give the size of the KV cache: keep one")
 
 
 def check_flags(model: ModelSpec, flags: MemoryFlags) -> None:
@@ -110,3 +158,7 @@ def _version(text: str) -> tuple[int, int]:
     if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
         raise InputError(f"vllm_version '{text}' is not a version such as {VLLM_VERSION}")
     return int(parts[0]), int(parts[1])
+
+
+def _given(value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.errors import InputError, Problem
 from kvsim.metrics import Figures
 from kvsim.metrics.catalogue import (
     format_figure,
@@ -17,18 +16,21 @@ from kvsim.metrics.catalogue import (
     percent,
 )
 from kvsim.metrics.latency import FINISHED, Sample, request_latencies
+from kvsim.metrics.targets import check_targets
 from kvsim.tables import Columns
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One target of the SLO; `value` and `met` are None if no request has such a figure.
+    """One target of the SLO: a bound on a figure, which has the target's name without its `max_`.
 
+    `value` and `met` are None if no request has such a figure.
     `margin` is (bound − value) / bound: what is left of the bound, negative if it is missed;
     None without a value, or if the bound is 0 and missed.
     """
 
     name: str
+    figure: str
     value: float | None
     bound: float
     margin: float | None
@@ -37,31 +39,12 @@ class Target:
     @property
     def label(self) -> str:
         """What the target bounds, as it stands within a sentence."""
-        label = metric_of(_figure_name(self.name)).label
+        label = metric_of(self.figure).label
         return label if label[:2].isupper() else label[0].lower() + label[1:]
 
     def show(self, value: float | None) -> str:
         """Show a value or bound of this target with its unit."""
-        return format_figure(_figure_name(self.name), value)
-
-
-def check_targets(slo: Mapping[str, float]) -> None:
-    """Refuse targets that no figure stands for.
-
-    Raises:
-        InputError: Names every target that is not understood.
-    """
-    problems = [
-        Problem(
-            "not a target; known are max_failed_fraction and (ttft, tpot, itl, e2e, queue)_"
-            "(mean, max, p50, p99, ...)_s",
-            path=f"slo.{name}",
-        )
-        for name in slo
-        if name != "max_failed_fraction" and latency_and_statistic(name) is None
-    ]
-    if problems:
-        raise InputError(*problems)
+        return format_figure(self.figure, value)
 
 
 def request_bounds_s(slo: Mapping[str, float]) -> dict[str, float]:
@@ -103,18 +86,14 @@ def judge(
     return {"met": met, "sentence": sentence, "targets": [asdict(target) for target in targets]}
 
 
-def _figure_name(target: str) -> str:
-    return target.removeprefix("max_")
-
-
 def _target(name: str, bound: float, figures: Figures, samples: Mapping[str, Sample]) -> Target:
-    parts = latency_and_statistic(name)
-    value = samples[parts[0]].statistic(parts[1]) if parts else figures[_figure_name(name)]
+    parts, figure = latency_and_statistic(name), name.removeprefix("max_")
+    value = samples[parts[0]].statistic(parts[1]) if parts else figures[figure]
     if value is None:
-        return Target(name, None, float(bound), None, None)
+        return Target(name, figure, None, float(bound), None, None)
     met = value <= bound
     margin = (bound - value) / bound if bound else 0.0 if met else None
-    return Target(name, float(value), float(bound), margin, met)
+    return Target(name, figure, float(value), float(bound), margin, met)
 
 
 def _overall(targets: list[Target], figures: Figures) -> tuple[bool | None, str]:

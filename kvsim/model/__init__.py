@@ -1,12 +1,11 @@
 """Models: a Hugging Face `config.json` → parameters per part, weight bytes, KV bytes per token."""
 
-import difflib
 import json
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from kvsim.errors import InputError, Problem
+from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.model.config import read_config
 from kvsim.model.quantization import Quantization, fp8_weights
 from kvsim.model.spec import Attention, LayerGroup, Mlp, ModelSpec, Weight, element_bytes
@@ -24,25 +23,25 @@ __all__ = [
     "model_names",
 ]
 
-_CATALOGUE = Path(str(resources.files("kvsim"))) / "data" / "models"
+_CATALOG = Path(str(resources.files("kvsim"))) / "data" / "models"
 
 
 def model_names() -> list[str]:
-    """Return the names in the catalogue, as on the Hugging Face hub: `owner/model`."""
-    return sorted(path.stem.replace("--", "/") for path in _CATALOGUE.glob("*.json"))
+    """Return the names in the catalog, as on the Hugging Face hub: `owner/model`."""
+    return sorted(path.stem.replace("--", "/") for path in _CATALOG.glob("*.json"))
 
 
 def load_model(name_or_path: str, base_dir: Path | None = None) -> ModelSpec:
-    """Read a model of the catalogue, or the `config.json` at a path (a file or its folder).
+    """Read a model of the catalog, or the `config.json` at a path (a file or its folder).
 
     Args:
         name_or_path: A name as in `model_names()`, or a path.
         base_dir: Where a relative path starts, the working directory by default.
 
     Raises:
-        InputError: Neither in the catalogue nor a readable config, or one that is not modelled.
+        InputError: Neither in the catalog nor a readable config, or one that is not modeled.
     """
-    listed = _CATALOGUE / f"{name_or_path.replace('/', '--')}.json"
+    listed = _CATALOG / f"{name_or_path.replace('/', '--')}.json"
     if name_or_path in model_names():
         return read_config(name_or_path, json.loads(listed.read_text(encoding="utf-8")))
     path = (base_dir or Path()) / name_or_path
@@ -53,7 +52,7 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> ModelSpec:
     beside = path.with_name("hf_quant_config.json")
     if beside.is_file() and "quantization_config" not in config:  # where modelopt keeps it
         config["quantization_config"] = _modelopt(_read_object(beside))
-    return read_config(name_or_path, config)
+    return read_config(name_or_path, config, str(path))
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -72,9 +71,5 @@ def _modelopt(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(name: str) -> str:
-    by_lower = {known.lower(): known for known in model_names()}
-    short = {known.split("/")[1].lower(): known for known in model_names()}
-    close = difflib.get_close_matches(name.lower(), by_lower | short, n=5, cutoff=0.5)
-    names = dict.fromkeys((by_lower | short)[match] for match in close)
-    hint = f"; did you mean {' or '.join(list(names)[:3])}?" if names else ""
-    return f"model '{name}' is neither in the catalogue nor the path of a config.json{hint}"
+    hint = did_you_mean(name, model_names(), at_most=3)
+    return f"model '{name}' is neither in the catalog nor the path of a config.json{hint}"

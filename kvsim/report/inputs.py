@@ -54,7 +54,7 @@ class ReportInput:
         question: What it asks, from its first lines of comment.
         variants: The base first; all faced the same requests.
         warmup_s: Requests that arrive before it don't count in latencies.
-        not_modelled: What the simulation leaves out, one sentence each.
+        limits: What no simulation models, one sentence each.
         facts: Short facts for the end of the page, for example seed, scenario hash, versions.
         command: What reproduces the run.
     """
@@ -63,6 +63,6 @@ class ReportInput:
     question: str
     variants: Sequence[Variant]
     warmup_s: float = 0.0
-    not_modelled: Sequence[str] = ()
+    limits: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     command: str = ""

@@ -5,7 +5,8 @@ from pathlib import Path
 from kvsim.memory import MemoryBudget
 from kvsim.report.inputs import BasisLine, ReportInput, Variant
 from kvsim.report.page import build_report
-from kvsim.rundir import REPORT, Run, manifest, step_shape
+from kvsim.rundir import REPORT, Run
+from kvsim.scenario.refusals import LIMITS
 
 
 def write_report(folder: Path, run: Run, command: str) -> None:
@@ -20,14 +21,14 @@ def write_report(folder: Path, run: Run, command: str) -> None:
 
 def report_input(run: Run, command: str) -> ReportInput:
     """Collect what the report is built from; `command` reproduces the run."""
-    about = manifest(run.file, run.variants, run.requests)
+    about = run.manifest
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     return ReportInput(
         scenario=run.file.base.name,
         question=run.file.question,
         variants=[_variant(run, name) for name in run.variants],
         warmup_s=run.file.base.warmup_s,
-        not_modelled=NOT_MODELLED,
+        limits=LIMITS,
         facts={
             "seed": str(about["seed"]),
             "scenario SHA-256": about["scenario_sha256"],
@@ -38,28 +39,17 @@ def report_input(run: Run, command: str) -> ReportInput:
     )
 
 
-NOT_MODELLED = (
-    "Prefix caching: every prompt is computed in full.",
-    "Asynchronous scheduling: a step is scheduled when the one before it has ended.",
-    "The front end: tokenizing, HTTP and detokenizing take no time.",
-    "Clients that give up, retry or wait for an answer before they ask again.",
-    "Speculative decoding, LoRA adapters, disaggregated prefill, pipeline parallelism.",
-)
-
-
 def _variant(run: Run, name: str) -> Variant:
     variant, tables = run.variants[name], run.tables[name]
-    parts = run.simulated[name].cost.parts_ns(step_shape(tables["steps"]))
-    basis = dict.fromkeys(BasisLine(part.component, part.basis, part.note) for part in parts)
     return Variant(
         name=name,
         summary=run.summaries[name],
         requests=tables["requests"],
         steps=tables["steps"],
         events=tables["events"],
-        inputs=variant.as_dict(),
+        inputs=run.manifest["variants"][name],
         memory_bytes=_memory_bytes(variant.memory),
-        basis=list(basis),
+        basis=[BasisLine(*line) for line in variant.cost.basis],
         notes=variant.notes,
     )
 

@@ -81,7 +81,7 @@ def target_rows(variant: Variant) -> list[dict[str, Any]]:
     """Return the rows of the SLO table: label, value, bound, margin, met."""
     rows = []
     for target in variant.summary["verdict"]["targets"]:
-        name = target["name"].removeprefix("max_")
+        name = target["figure"]
         margin = target["margin"]
         rows.append(
             {

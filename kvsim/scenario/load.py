@@ -12,7 +12,7 @@ from kvsim.gpu import load_gpu
 from kvsim.model import load_model
 from kvsim.scenario.document import Document, Step, has_step, read_document
 from kvsim.scenario.mistakes import mistakes_of
-from kvsim.scenario.refusals import refuse_unmodelled
+from kvsim.scenario.refusals import refuse_unmodeled
 from kvsim.scenario.schema import BASE, Scenario
 
 Place = tuple[Step, ...]
@@ -21,6 +21,7 @@ Place = tuple[Step, ...]
 _SHARED: Mapping[str, str] = {
     "workload": "all variants face the same requests; write another scenario for other traffic",
     "seed": "all variants face the same requests; write another scenario for other draws",
+    "max_simulated_s": "all variants face the same requests, and none arrives after it",
     "name": "a variant is named by its key",
     "variants": "variants don't nest",
 }
@@ -126,7 +127,7 @@ def _check(
     """Return the scenario, or None and where it is wrong in which way."""
     mistakes: list[tuple[Place, str]] = []
     if isinstance(data.get("engine"), dict):
-        engine, refused = refuse_unmodelled(data["engine"])
+        engine, refused = refuse_unmodeled(data["engine"])
         data = {**data, "engine": engine}
         mistakes += [(("engine", name), why) for name, why in refused.items()]
     mistakes += _unknown_names(data, context["base_dir"])

@@ -6,8 +6,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from kvsim.errors import did_you_mean
 from kvsim.scenario.document import Step, has_step
-from kvsim.scenario.suggest import did_you_mean
 
 # Words of users of other tools for what kvsim calls otherwise.
 _OTHER_WORDS: Mapping[str, str] = {

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from kvsim.defaults import VLLM_VERSION, engine_defaults
+from kvsim.defaults import VLLM_VERSION
 from kvsim.gpu import GpuSpec, Price
 from kvsim.memory import MemoryBudget
+from kvsim.scenario.refusals import REFUSED
 from kvsim.scenario.schema import Scenario
 
 
@@ -12,17 +13,8 @@ def notes_on(
     scenario: Scenario, gpu: GpuSpec, memory: MemoryBudget, price: Price | None
 ) -> Iterator[str]:
     """Yield where the simulated server differs from vLLM's defaults, and what was assumed."""
-    defaults, flags = engine_defaults(gpu), memory.flags
-    if defaults.enable_prefix_caching:
-        yield (
-            f"Prefix caching is off: it is not modelled in this version. vLLM {VLLM_VERSION} has "
-            "it on by default; where prompts share beginnings, the server does better."
-        )
-    if defaults.async_scheduling:
-        yield (
-            f"Scheduling is synchronous: a step is scheduled when the one before has ended. vLLM "
-            f"{VLLM_VERSION} by default schedules it meanwhile."
-        )
+    flags = memory.flags
+    yield from (refusal.note for refusal in REFUSED.values() if refusal.note)
     filled = [
         f"{name} {getattr(flags, name)}"
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
@@ -35,4 +27,5 @@ def notes_on(
     if memory.blocks_source != "computed":
         yield f"The size of the KV cache is given ({memory.blocks_source}), not computed."
     if price is not None and price.as_of:
-        yield f"Price of {gpu.name} as of {price.as_of}: {price.source}."
+        usual = f"{price.usd_per_gpu_hour:.2f} (range {price.low:.2f} to {price.high:.2f})"
+        yield f"Price of {gpu.name} as of {price.as_of}: USD/h {usual}; {price.source}."

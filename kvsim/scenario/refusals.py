@@ -1,102 +1,126 @@
-"""Settings of vLLM that kvsim doesn't model: refused by name, never ignored."""
+"""What kvsim does not model: settings of vLLM that are refused by name, and limits of every run."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-_NEUTRAL = (None, False)  # says that the feature is not used
+from kvsim.defaults import VLLM_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A setting of vLLM that is refused, never ignored.
+
+    Attributes:
+        why: Why it is refused, and what to do instead.
+        neutral: Values that change nothing: they say that the feature is not used.
+        note: What a reader of results must know where vLLM has the feature on by default.
+    """
+
+    why: str
+    neutral: tuple[Any, ...] = (None, False)
+    note: str = ""
+
 
 _ONE = (None, 1)
+_ZERO = (None, 0)
+_NOTHING: tuple[Any, ...] = (None, {})
+_UNSET = (None,)
 _REPLICAS = "replicas don't share a step; set replicas, each with its own GPUs"
+_PARTIAL_PREFILLS = (
+    "limits on concurrent partial prefills are not modeled; long_prefill_token_threshold is"
+)
 
-# vLLM's name → (values that change nothing, why it is refused and what to do instead).
-NOT_MODELLED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "enable_prefix_caching": (
-        _NEUTRAL,
-        "prefix caching is not modelled in this version: every prompt is computed in full; set it "
+REFUSED: Mapping[str, Refusal] = {
+    "enable_prefix_caching": Refusal(
+        "prefix caching is not modeled in this version: every prompt is computed in full; set it "
         "to false, which predicts a server without it",
+        note=f"Prefix caching is off: it is not modeled in this version. vLLM {VLLM_VERSION} has "
+        "it on by default; where prompts share beginnings, the server does better.",
     ),
-    "async_scheduling": (
-        _NEUTRAL,
-        "asynchronous scheduling is not modelled in this version: a step is scheduled when the one "
+    "async_scheduling": Refusal(
+        "asynchronous scheduling is not modeled in this version: a step is scheduled when the one "
         "before has ended; set it to false",
+        note="Scheduling is synchronous: a step is scheduled when the one before has ended. vLLM "
+        f"{VLLM_VERSION} by default schedules it meanwhile.",
     ),
-    "scheduling_policy": (
-        (None, "fcfs"),
-        "only first come, first served is modelled; set it to fcfs",
+    "scheduling_policy": Refusal(
+        "only first come, first served is modeled; set it to fcfs", (None, "fcfs")
     ),
-    "pipeline_parallel_size": (_ONE, "pipeline stages are not modelled; use tensor_parallel_size"),
-    "data_parallel_size": (_ONE, f"data-parallel ranks are not modelled: {_REPLICAS}"),
-    "decode_context_parallel_size": (_ONE, "context parallelism is not modelled; leave it at 1"),
-    "prefill_context_parallel_size": (_ONE, "context parallelism is not modelled; leave it at 1"),
-    "enable_expert_parallel": (
-        _NEUTRAL,
-        "expert parallelism is not modelled; experts are split by tensor_parallel_size",
+    "pipeline_parallel_size": Refusal(
+        "pipeline stages are not modeled; use tensor_parallel_size", _ONE
     ),
-    "speculative_config": (
-        _NEUTRAL,
-        "speculative decoding is not modelled: every step yields one token a sequence; remove it "
-        "and read the result as that of a server without it",
+    "data_parallel_size": Refusal(f"data-parallel ranks are not modeled: {_REPLICAS}", _ONE),
+    "decode_context_parallel_size": Refusal(
+        "context parallelism is not modeled; leave it at 1", _ONE
     ),
-    "kv_transfer_config": (
-        _NEUTRAL,
-        "disaggregated prefill and decode, and KV offloading, are not modelled; remove it: each "
-        "replica prefills and decodes",
+    "prefill_context_parallel_size": Refusal(
+        "context parallelism is not modeled; leave it at 1", _ONE
     ),
-    "no_enable_prefix_caching": ((None, True), "write enable_prefix_caching: false"),
-    "kv_offloading_size": (
-        (None, 0),
-        "offloading KV to the CPU is not modelled; remove it: preempted requests are recomputed",
+    "enable_expert_parallel": Refusal(
+        "expert parallelism is not modeled; experts are split by tensor_parallel_size"
     ),
-    "swap_space": (
-        (None, 0),
+    "speculative_config": Refusal(
+        "speculative decoding is not modeled: every step yields one token a sequence; remove "
+        "it and read the result as that of a server without it"
+    ),
+    "kv_transfer_config": Refusal(
+        "disaggregated prefill and decode, and KV offloading, are not modeled; remove it: each "
+        "replica prefills and decodes"
+    ),
+    "no_enable_prefix_caching": Refusal("write enable_prefix_caching: false", (None, True)),
+    "kv_offloading_size": Refusal(
+        "offloading KV to the CPU is not modeled; remove it: preempted requests are recomputed",
+        _ZERO,
+    ),
+    "swap_space": Refusal(
         "vLLM V1 does not swap, and neither does kvsim; remove it: preempted requests are "
         "recomputed",
+        _ZERO,
     ),
-    "cpu_offload_gb": (
-        (None, 0),
-        "offloading weights to the CPU is not modelled; remove it, and use a larger "
+    "cpu_offload_gb": Refusal(
+        "offloading weights to the CPU is not modeled; remove it, and use a larger "
         "tensor_parallel_size if the model does not fit",
+        _ZERO,
     ),
-    "enable_lora": (_NEUTRAL, "LoRA adapters are not modelled; remove it"),
-    "max_loras": (_ONE, "LoRA adapters are not modelled; remove it"),
-    "max_lora_rank": ((None,), "LoRA adapters are not modelled; remove it"),
-    "num_scheduler_steps": (_ONE, "vLLM V1 has no multi-step scheduling; remove it"),
-    "max_num_scheduled_tokens": (
-        (None,),
-        "a scheduling limit below the token budget is not modelled; lower max_num_batched_tokens",
+    "enable_lora": Refusal("LoRA adapters are not modeled; remove it"),
+    "max_loras": Refusal("LoRA adapters are not modeled; remove it", _ONE),
+    "max_lora_rank": Refusal("LoRA adapters are not modeled; remove it", _UNSET),
+    "num_scheduler_steps": Refusal("vLLM V1 has no multi-step scheduling; remove it", _ONE),
+    "max_num_scheduled_tokens": Refusal(
+        "a scheduling limit below the token budget is not modeled; lower max_num_batched_tokens",
+        _UNSET,
     ),
-    "max_num_partial_prefills": (
-        _ONE,
-        "limits on concurrent partial prefills are not modelled; long_prefill_token_threshold is",
+    "max_num_partial_prefills": Refusal(_PARTIAL_PREFILLS, _ONE),
+    "max_long_partial_prefills": Refusal(_PARTIAL_PREFILLS, _ONE),
+    "scheduler_delay_factor": Refusal("vLLM V1 has no scheduler delay; remove it", _ZERO),
+    "prefill_schedule_interval": Refusal("spaced-out prefills are not modeled; remove it", _ONE),
+    "enable_dbo": Refusal("dual-batch overlap is not modeled; remove it"),
+    "scheduler_cls": Refusal("only vLLM's own scheduler is modeled; remove it", _UNSET),
+    "sliding_window": Refusal("the window is read from the model's config.json; remove it", _UNSET),
+    "rope_scaling": Refusal(
+        "a stretched context is read from the model's config.json; remove it", _UNSET
     ),
-    "max_long_partial_prefills": (
-        _ONE,
-        "limits on concurrent partial prefills are not modelled; long_prefill_token_threshold is",
+    "hf_overrides": Refusal("put the change into a config.json and name it as the model", _NOTHING),
+    "limit_mm_per_prompt": Refusal("images, audio and video are not modeled; remove it", _NOTHING),
+    "guided_decoding_backend": Refusal(
+        "the cost of structured output is not modeled; remove it", _UNSET
     ),
-    "scheduler_delay_factor": ((None, 0), "vLLM V1 has no scheduler delay; remove it"),
-    "prefill_schedule_interval": ((None, 1), "spaced-out prefills are not modelled; remove it"),
-    "enable_dbo": (_NEUTRAL, "dual-batch overlap is not modelled; remove it"),
-    "scheduler_cls": ((None,), "only vLLM's own scheduler is modelled; remove it"),
-    "sliding_window": ((None,), "the window is read from the model's config.json; remove it"),
-    "rope_scaling": (
-        (None,),
-        "a stretched context is read from the model's config.json; remove it",
-    ),
-    "hf_overrides": ((None, {}), "put the change into a config.json and name it as the model"),
-    "limit_mm_per_prompt": ((None, {}), "images, audio and video are not modelled; remove it"),
-    "guided_decoding_backend": (
-        (None,),
-        "the cost of structured output is not modelled; remove it",
-    ),
-    "structured_outputs_config": (
-        (None, {}),
-        "the cost of structured output is not modelled; remove it",
+    "structured_outputs_config": Refusal(
+        "the cost of structured output is not modeled; remove it", _NOTHING
     ),
 }
 
+# What no setting asks for, and no run has.
+LIMITS = (
+    "The front end: tokenizing, HTTP and detokenizing take no time.",
+    "Clients that give up, retry or wait for an answer before they ask again.",
+    "What scenarios are refused for by name, such as speculative decoding and LoRA adapters.",
+)
 
-def refuse_unmodelled(engine: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Sort out vLLM's settings that kvsim doesn't model.
+
+def refuse_unmodeled(engine: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Sort out vLLM's settings that kvsim does not model.
 
     Args:
         engine: The section `engine` as written.
@@ -106,11 +130,11 @@ def refuse_unmodelled(engine: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         A setting that says that its feature is off asks for nothing.
     """
     refused = {
-        name: NOT_MODELLED[name][1]
+        name: REFUSED[name].why
         for name, value in engine.items()
-        if name in NOT_MODELLED and not _is_neutral(value, NOT_MODELLED[name][0])
+        if name in REFUSED and not _is_neutral(value, REFUSED[name].neutral)
     }
-    return {key: value for key, value in engine.items() if key not in NOT_MODELLED}, refused
+    return {key: value for key, value in engine.items() if key not in REFUSED}, refused
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:

@@ -1,23 +1,26 @@
 """The requests of a scenario file, as all its variants will face them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
-from kvsim.errors import InputError
+import numpy as np
+
+from kvsim.errors import InputError, Problem
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.oversized import refuse_oversized
 from kvsim.scenario.schema import BASE
 from kvsim.scenario.variant import ResolvedVariant
+from kvsim.units import seconds_to_ns
 from kvsim.workload.build import build_requests
 from kvsim.workload.requests import RequestTable
 
 
 def draw_requests(file: ScenarioFile, variants: Mapping[str, ResolvedVariant]) -> RequestTable:
-    """Draw the requests, and refuse those that can never be served.
+    """Draw the requests that arrive before `max_simulated_s`; refuse what can never be served.
 
     Raises:
-        InputError: A trace can't be read or is too short, or a request can never be served and
-            the scenario does not say that such are rejected.
+        InputError: A trace can't be read or is too short, no request arrives in time, or a request
+            can never be served and the scenario does not say that such are rejected.
     """
     try:
         requests = build_requests(file.base.workload, file.base.seed)
@@ -27,5 +30,18 @@ def draw_requests(file: ScenarioFile, variants: Mapping[str, ResolvedVariant]) -
             for problem in error.problems
         )
         raise InputError(*problems) from error
+    if file.base.max_simulated_s is not None:
+        requests = _cut(requests, seconds_to_ns(file.base.max_simulated_s))
+        if not len(requests):
+            problem = Problem("no request arrives before it", path="max_simulated_s")
+            raise InputError(file.located(problem, BASE))
     refuse_oversized(file, variants, requests)
     return requests
+
+
+def _cut(requests: RequestTable, until_ns: int) -> RequestTable:
+    """Return the requests that arrive before `until_ns`, which ends their horizon."""
+    kept = slice(int(np.searchsorted(requests.arrival_ns, until_ns)))
+    columns = {field.name: getattr(requests, field.name) for field in fields(requests)}
+    cut = {name: rows[kept] for name, rows in columns.items() if isinstance(rows, np.ndarray)}
+    return replace(requests, **cut, horizon_ns=min(requests.horizon_ns, until_ns))

@@ -1,10 +1,13 @@
 """Scenario → everything a simulation needs, with the defaults of vLLM filled in."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from kvsim.cost import StepCost
+from kvsim.cost.affine import AffineCost
+from kvsim.cost.kernels import Deployment, build_cost
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import InputError, Problem
 from kvsim.gpu import GpuSpec, Price, load_gpu, price_of
@@ -12,7 +15,7 @@ from kvsim.memory import MemoryFlags, memory_budget, parse_startup_line, resolve
 from kvsim.model import ModelSpec, fp8_weights, load_model
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
-from kvsim.scenario.schema import BASE, Engine, Scenario
+from kvsim.scenario.schema import BASE, AffineStepCost, Engine, Scenario
 from kvsim.scenario.variant import ResolvedVariant
 
 T = TypeVar("T")
@@ -27,7 +30,8 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         base_dir: Where a relative path of a model starts, the working directory by default.
 
     Raises:
-        InputError: Settings that vLLM refuses, or a model that does not fit the GPU.
+        InputError: Settings that vLLM refuses, a model that does not fit the GPU, or one whose
+            steps can't be priced.
     """
     model = _served(load_model(scenario.model, base_dir), scenario.engine)
     gpu = load_gpu(scenario.gpu) if isinstance(scenario.gpu, str) else scenario.gpu.spec()
@@ -35,13 +39,15 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
     _check(model, scenario.engine, flags)
     price = _price(scenario, gpu)
     memory = _at("engine", lambda: memory_budget(model, gpu, flags))
+    config = _config(scenario.engine, flags, memory.num_gpu_blocks)
     return ResolvedVariant(
         name=name,
         scenario=scenario,
         model=model,
         gpu=gpu,
-        engine=_config(scenario.engine, flags, memory.num_gpu_blocks),
+        engine=config,
         memory=memory,
+        cost=_at("model", lambda: _step_cost(scenario, model, gpu, config)),
         price=price,
         notes=tuple(notes_on(scenario, gpu, memory, price)),
     )
@@ -86,8 +92,20 @@ def _served(model: ModelSpec, engine: Engine) -> ModelSpec:
 
 
 def _memory_flags(engine: Engine, model: ModelSpec, gpu: GpuSpec) -> MemoryFlags:
-    names = {field.name for field in fields(MemoryFlags)} & set(Engine.model_fields)
-    flags = resolve_flags(model, gpu, **{name: getattr(engine, name) for name in sorted(names)})
+    flags = resolve_flags(
+        model,
+        gpu,
+        max_model_len=engine.max_model_len,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_seqs=engine.max_num_seqs,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        block_size=engine.block_size,
+        kv_cache_dtype=engine.kv_cache_dtype,
+        enforce_eager=engine.enforce_eager,
+        num_gpu_blocks_override=engine.num_gpu_blocks_override,
+        kv_cache_memory_bytes=engine.kv_cache_memory_bytes,
+    )
     if engine.kv_startup_line is None:
         return flags
     line = engine.kv_startup_line
@@ -138,6 +156,22 @@ def _config(engine: Engine, flags: MemoryFlags, num_gpu_blocks: int) -> EngineCo
         scheduler_reserve_full_isl=engine.scheduler_reserve_full_isl,
         watermark=engine.watermark,
     )
+
+
+def _step_cost(
+    scenario: Scenario, model: ModelSpec, gpu: GpuSpec, config: EngineConfig
+) -> StepCost:
+    law = scenario.cost
+    if isinstance(law, AffineStepCost):
+        return AffineCost(**law.model_dump(exclude={"kind"}))
+    deployment = Deployment(
+        tensor_parallel_size=scenario.engine.tensor_parallel_size,
+        kv_cache_dtype=scenario.engine.kv_cache_dtype,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len,
+    )
+    return build_cost(model, gpu, deployment, law.overhead)
 
 
 def _price(scenario: Scenario, gpu: GpuSpec) -> Price | None:

@@ -5,32 +5,32 @@ that of vLLM 0.33.0.
 """
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     JsonValue,
     Tag,
     field_validator,
+    model_validator,
 )
 
 import kvsim.cost.overheads
 import kvsim.engine.allocators
 import kvsim.engine.routers
 from kvsim.cost.overheads.async_engine import AsyncEngine
+from kvsim.defaults import BLOCK_SIZE, GPU_MEMORY_UTILIZATION
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.routers.round_robin import RoundRobin
-from kvsim.errors import InputError
+from kvsim.errors import InputError, did_you_mean
 from kvsim.gpu import CustomGpu
-from kvsim.metrics.slo import check_targets
-from kvsim.policy import Policy, policies_in, union_of
-from kvsim.scenario.suggest import did_you_mean
+from kvsim.memory import refuse_several_kv_sizes
+from kvsim.metrics.targets import check_targets
+from kvsim.policy import Parameters, Policy, policies_in, union_of
 from kvsim.workload.build import Workload
 from kvsim.workload.limits import Seconds, Tokens
 
@@ -94,15 +94,7 @@ AnyGpu = Annotated[
 ]
 
 
-class Section(BaseModel):
-    """A part of a scenario: frozen, no unknown keys, no silent conversions."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
-
-
-class Engine(Section):
+class Engine(Parameters):
     """Settings of each replica, under the names of `vllm serve`."""
 
     dtype: Literal["auto", "bfloat16", "float16", "half"] = "auto"
@@ -117,10 +109,10 @@ class Engine(Section):
     """Most sequences in a step; null: by the GPU's memory."""
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**20)
     """Token budget of a step; null: by the GPU's memory."""
-    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    """Share of the GPU's memory that the engine may use; null: 0.92."""
-    block_size: int | None = Field(default=None, ge=1, le=2**16)
-    """Tokens in a KV block; null: 16."""
+    gpu_memory_utilization: float = Field(default=GPU_MEMORY_UTILIZATION, gt=0, le=1)
+    """Share of the GPU's memory that the engine may use."""
+    block_size: int = Field(default=BLOCK_SIZE, ge=1, le=2**16)
+    """Tokens in a KV block."""
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] = "auto"
     """Type of the KV cache; auto: the checkpoint's, else the model's."""
     num_gpu_blocks_override: int | None = Field(default=None, ge=1, le=10**9)
@@ -139,15 +131,19 @@ class Engine(Section):
     """Admit a request only if its whole prompt fits the free blocks now."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks kept free when requests are admitted."""
-    enable_prefix_caching: Literal[False] = False
-    """Not modelled in this version: every prompt is computed in full."""
-    async_scheduling: Literal[False] = False
-    """Not modelled in this version: a step is scheduled when the one before has ended."""
-    scheduling_policy: Literal["fcfs"] = "fcfs"
-    """Requests are admitted in order of arrival."""
+
+    @model_validator(mode="after")
+    def _kv_cache_has_one_size(self) -> Self:
+        try:
+            refuse_several_kv_sizes(
+                self.num_gpu_blocks_override, self.kv_startup_line, self.kv_cache_memory_bytes
+            )
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return self
 
 
-class KernelCost(Policy):
+class KernelStepCost(Policy):
     """Step time as the sum of measured CUDA kernels and the host's overhead."""
 
     kind: Literal["kernels"] = "kernels"
@@ -159,37 +155,37 @@ class AffineStepCost(Policy):
     """Step time as a given law: fixed + tokens + sequences + context."""
 
     kind: Literal["affine"] = "affine"
-    fixed_ns: float = Field(default=0, ge=0, allow_inf_nan=False)
+    fixed_ns: float = Field(default=0, ge=0)
     """Of every step."""
-    per_token_ns: float = Field(default=0, ge=0, allow_inf_nan=False)
+    per_token_ns: float = Field(default=0, ge=0)
     """For each token of the step, prefill and decode alike."""
-    per_seq_ns: float = Field(default=0, ge=0, allow_inf_nan=False)
+    per_seq_ns: float = Field(default=0, ge=0)
     """For each sequence of the step."""
-    per_context_token_ns: float = Field(default=0, ge=0, allow_inf_nan=False)
+    per_context_token_ns: float = Field(default=0, ge=0)
     """For each token of context of each sequence, those of this step included."""
     context_floor_ns: int = Field(default=0, ge=0)
     """Round the context term down to a multiple of this; 0: don't."""
 
 
 if TYPE_CHECKING:
-    AnyCost = KernelCost | AffineStepCost
+    AnyCost = KernelStepCost | AffineStepCost
 else:
     AnyCost = _section_of(
-        Annotated[KernelCost | AffineStepCost, Field(discriminator="kind")],
+        Annotated[KernelStepCost | AffineStepCost, Field(discriminator="kind")],
         ("kernels", "affine"),
         "kernels",
     )
 
 
-class Scenario(Section):
+class Scenario(Parameters):
     """A deployment, what its clients send, and the targets it should meet."""
 
     name: Name = "scenario"
     """Name of the scenario; by default that of its file."""
     model: str = Field(min_length=1)
-    """Name in the catalogue, or path of a config.json or its folder, beside this file."""
+    """Name in the catalog, or path of a config.json or its folder, beside this file."""
     gpu: AnyGpu
-    """Name in the catalogue, or your own GPU by its figures."""
+    """Name in the catalog, or your own GPU by its figures."""
     engine: Engine = Engine()
     """Settings of each replica, under the names of `vllm serve`."""
     kv_cache: AnyAllocator = Paged()
@@ -203,16 +199,17 @@ class Scenario(Section):
     slo: dict[Annotated[str, AfterValidator(_is_target)], Seconds] | None = None
     """Targets such as ttft_p99_s, tpot_mean_s, e2e_p95_s, itl_p99_s, queue_p90_s (at most so many
     seconds), and max_failed_fraction, by default 0.001."""
-    cost: AnyCost = KernelCost()
+    cost: AnyCost = KernelStepCost()
     """How long a step lasts."""
-    price_usd_per_gpu_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Your price of a GPU; null: that of the catalogue, if it knows one."""
+    price_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
+    """Your price of a GPU; null: that of the catalog, if it knows one."""
     seed: int = Field(default=0, ge=0, lt=2**64)
     """Root of all random streams."""
     warmup_s: Seconds = 0.0
     """Requests that arrive before it are left out of the latencies."""
     max_simulated_s: float | None = Field(default=None, gt=0, le=1e9)
-    """Stop here; requests still in the system count as unfinished. null: until all have left."""
+    """Stop here: nobody arrives any more, and requests in the system count as unfinished; null: run
+    until all have left."""
     oversized_requests: Literal["refuse", "reject"] = "refuse"
     """Requests that can never be served: refuse the scenario, or reject them on arrival as the
     server does, and count them."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kvsim.cost import StepCost
 from kvsim.engine.allocators import KVAllocator, PoolShape
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import RequestView
@@ -13,7 +14,6 @@ from kvsim.gpu import GpuSpec, Price
 from kvsim.memory import MemoryBudget
 from kvsim.model import ModelSpec
 from kvsim.scenario.schema import Scenario
-from kvsim.workload.build import file_digests
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class ResolvedVariant:
         gpu: Each of the replica's GPUs.
         engine: Settings of each replica.
         memory: Where a GPU's memory goes.
+        cost: What its steps cost.
         price: What a GPU costs an hour; None if nobody said.
         notes: What a reader of the results must know, in sentences.
     """
@@ -38,6 +39,7 @@ class ResolvedVariant:
     gpu: GpuSpec
     engine: EngineConfig
     memory: MemoryBudget
+    cost: StepCost
     price: Price | None
     notes: tuple[str, ...]
 
@@ -60,7 +62,6 @@ class ResolvedVariant:
             "engine": written["engine"] | self._engine_facts(),
             "memory": _memory_facts(self.memory),
             "price": asdict(self.price) if self.price else None,
-            "files": file_digests(self.scenario.workload),
             "notes": list(self.notes),
         }
 
@@ -75,16 +76,20 @@ class ResolvedVariant:
         }
 
 
-def scenario_hash(variants: Mapping[str, ResolvedVariant]) -> str:
+def scenario_hash(variants: Mapping[str, Mapping[str, Any]], files: Mapping[str, str]) -> str:
     """Return a SHA-256 of all that decides the results but kvsim's own version.
 
-    Files count by their content. Neither the order of keys, nor a default written out, nor the
-    scenario's name changes it.
+    Neither the order of keys, nor a default written out, nor the scenario's name changes it.
+
+    Args:
+        variants: What `ResolvedVariant.as_dict` returns of each; the notes don't count.
+        files: Digests of the files that the workload reads.
     """
-    values = {name: variant.as_dict() for name, variant in variants.items()}
-    for resolved in values.values():
-        del resolved["notes"]
-    return _digest(values)
+    values = {
+        name: {key: value for key, value in facts.items() if key != "notes"}
+        for name, facts in variants.items()
+    }
+    return _digest({"variants": values, "files": files})
 
 
 def _model_facts(model: ModelSpec) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 import kvsim.workload.arrivals
 import kvsim.workload.lengths
 from kvsim.errors import InputError
-from kvsim.policy import union_of
+from kvsim.policy import Parameters, union_of
 from kvsim.rng import stream
 from kvsim.units import seconds_to_ns
 from kvsim.workload.arrivals import ArrivalProcess, Arrivals
@@ -25,12 +25,8 @@ else:
     AnyLengths = union_of(kvsim.workload.lengths)
 
 
-class Workload(BaseModel):
+class Workload(Parameters):
     """What the clients send. The same requests are shown to all variants of a scenario."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
 
     arrivals: AnyArrivals
     """When requests arrive."""

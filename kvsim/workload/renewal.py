@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from kvsim.errors import InputError
 from kvsim.units import NS_PER_S
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.limits import refuse_late
 
 _BATCH = 4096
 
@@ -26,7 +27,8 @@ def renewal_arrivals(
         duration_ns: No arrival at or after it, or None.
 
     Raises:
-        InputError: If neither `count` nor `duration_ns` is given.
+        InputError: If neither `count` nor `duration_ns` is given, or `count` requests take longer
+            than a run can last.
     """
     if count is None and duration_ns is None:
         raise InputError("say how much arrives: num_requests or duration_s")
@@ -38,6 +40,8 @@ def renewal_arrivals(
         times = last_ns + np.cumsum(np.rint(gaps_s(size) * NS_PER_S).astype(np.int64))
         batches.append(times)
         drawn, last_ns = drawn + size, int(times[-1])
+        if duration_ns is None:
+            refuse_late(last_ns)
     times_ns = np.concatenate(batches)
     times_ns = times_ns[times_ns < end_ns]
     return Arrivals(times_ns, horizon_of(times_ns, count, duration_ns))

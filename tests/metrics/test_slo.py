@@ -41,9 +41,30 @@ def test_met_with_the_tightest_margin(verdict):
         "Meets its SLO: E2E p95 is 2 s, 20 % below the bound of 2.5 s, the tightest of 3 targets."
     )
     assert found["targets"] == [
-        {"name": "ttft_p99_s", "value": 1.0, "bound": 4.0, "margin": 0.75, "met": True},
-        {"name": "e2e_p95_s", "value": 2.0, "bound": 2.5, "margin": 0.2, "met": True},
-        {"name": "max_failed_fraction", "value": 0.0, "bound": 0.001, "margin": 1.0, "met": True},
+        {
+            "name": "ttft_p99_s",
+            "figure": "ttft_p99_s",
+            "value": 1.0,
+            "bound": 4.0,
+            "margin": 0.75,
+            "met": True,
+        },
+        {
+            "name": "e2e_p95_s",
+            "figure": "e2e_p95_s",
+            "value": 2.0,
+            "bound": 2.5,
+            "margin": 0.2,
+            "met": True,
+        },
+        {
+            "name": "max_failed_fraction",
+            "figure": "failed_fraction",
+            "value": 0.0,
+            "bound": 0.001,
+            "margin": 1.0,
+            "met": True,
+        },
     ]
 
 

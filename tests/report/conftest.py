@@ -175,7 +175,7 @@ def make_run(traffic: Traffic = Traffic(), names=("base", "contiguous"), slo=SLO
         scenario="chat",
         question="Does one H100 serve the chat traffic at twice its rate? What does paging gain?",
         variants=variants,
-        not_modelled=("Speculative decoding", "Tokenizer and front end"),
+        limits=("Speculative decoding", "Tokenizer and front end"),
         facts={"Seed": "1", "Scenario hash": "0f" * 32},
         command="kvsim run scenarios/chat.yaml",
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvsim.errors import InputError
 from kvsim.scenario.load import deep_merge, load_scenario
-from kvsim.scenario.refusals import NOT_MODELLED
+from kvsim.scenario.refusals import REFUSED
 from kvsim.scenario.schema import AffineStepCost, Engine, Scenario
 
 
@@ -45,7 +45,7 @@ def test_a_good_scenario_has_its_defaults(write):
         ("replicas: 1.5", 7, "replicas", "should be a valid integer, not 1.5"),
         ("replicas: true", 7, "replicas", "should be a valid integer, not True"),
         ("seed: -1", 7, "seed", "greater than or equal to 0, not -1"),
-        ("warmup_s: .inf", 7, "warmup_s", "less than or equal to 1000000000, not inf"),
+        ("warmup_s: .inf", 7, "warmup_s", "should be a finite number, not inf"),
         ("warmup_s: -1", 7, "warmup_s", "greater than or equal to 0, not -1"),
         ("name: a/b", 7, "name", "should match pattern"),
         ("name: ..", 7, "name", "should match pattern"),
@@ -142,15 +142,15 @@ def test_a_mistake_of_the_base_is_told_once_though_variants_inherit_it(write):
     assert [path for _, path, _ in found] == ["engine.enable_lora", "engine.max_num_seqs"]
 
 
-@pytest.mark.parametrize("name", sorted(NOT_MODELLED))
-def test_what_is_not_modelled_is_refused_by_name(write, name):
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_is_not_modeled_is_refused_by_name(write, name):
     found = problems_of(write(f"engine:\n  block_size: 16\n  {name}: 17\n"))
-    assert found == [(9, f"engine.{name}", NOT_MODELLED[name][1])]
+    assert found == [(9, f"engine.{name}", REFUSED[name].why)]
 
 
-@pytest.mark.parametrize("name", sorted(NOT_MODELLED))
+@pytest.mark.parametrize("name", sorted(REFUSED))
 def test_saying_that_such_a_feature_is_off_changes_nothing(write, name):
-    for value in NOT_MODELLED[name][0]:
+    for value in REFUSED[name].neutral:
         file = load_scenario(write(f"engine:\n  {name}: {json.dumps(value)}\n"))
         assert file.base.engine == Engine()
 
@@ -159,7 +159,7 @@ def test_prefix_caching_and_the_rest_are_refused_in_variants_too(write):
     more = "variants:\n  cached:\n    engine:\n      enable_prefix_caching: true\n"
     line, path, message = only_problem(write(more))
     assert (line, path) == (10, "variants.cached.engine.enable_prefix_caching")
-    assert "not modelled" in message
+    assert "not modeled" in message
 
 
 def test_variants_are_merged(write):

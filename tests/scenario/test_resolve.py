@@ -13,6 +13,7 @@ from kvsim.scenario.load import load_scenario
 from kvsim.scenario.resolve import resolve, resolve_all
 from kvsim.scenario.schema import Scenario
 from kvsim.scenario.variant import scenario_hash
+from kvsim.workload.build import file_digests
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -196,7 +197,9 @@ def test_a_model_s_path_starts_at_the_scenario_file(write, tmp_path):
 
 
 def hash_of(path: Path) -> str:
-    return scenario_hash(resolve_all(load_scenario(path)))
+    file = load_scenario(path)
+    values = {name: variant.as_dict() for name, variant in resolve_all(file).items()}
+    return scenario_hash(values, file_digests(file.base.workload))
 
 
 def test_the_hash_ignores_what_changes_no_result(write, tmp_path):

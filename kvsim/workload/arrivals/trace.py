@@ -10,7 +10,7 @@ from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals import Arrivals
 from kvsim.workload.azure import Trace, read_trace
 from kvsim.workload.files import ReadsFile
-from kvsim.workload.limits import Seconds
+from kvsim.workload.limits import Seconds, refuse_late
 from kvsim.workload.renewal import horizon_of
 
 
@@ -70,6 +70,7 @@ class TraceArrivals(ReadsFile):
                 f"{end_ns / NS_PER_S:g}"
             )
         cut = whole.rows(first, end)
+        refuse_late((end_ns - start_ns) / self.rate_scale)
         times_ns = np.rint((cut.arrival_ns - start_ns) / self.rate_scale).astype(np.int64)
         length_ns = round((end_ns - start_ns) / self.rate_scale)
         moved = Trace(times_ns, cut.prompt_tokens, cut.output_tokens)
