@@ -22,8 +22,10 @@ from kvsim.gpu import load_gpu
 from kvsim.memory import (
     MemoryBudget,
     MemoryFlags,
+    at_auto_dtype,
     memory_budget,
     parse_startup_line,
+    refuse_several_kv_sizes,
     resolve_flags,
     startup_lines,
     what_would_fit,
@@ -253,12 +255,74 @@ def test_what_would_fit_does_fit_and_not_a_block_more(name: str, gpu: str) -> No
 def apply(model: ModelSpec, flags: MemoryFlags, option: str) -> tuple[ModelSpec, MemoryFlags]:
     from kvsim.model import fp8_weights
 
-    for name in ("max_model_len", "tensor_parallel_size"):
+    for name in (
+        "max_model_len",
+        "tensor_parallel_size",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "num_gpu_blocks_override",
+        "kv_cache_memory_bytes",
+    ):
         if match := re.search(rf"{name} (\d+)", option):
             flags = replace(flags, **{name: int(match[1])})
     if "kv_cache_dtype fp8" in option:
         flags = replace(flags, kv_cache_dtype="fp8")
     return (replace(model, quantization=fp8_weights()) if "fp8 weights" in option else model), flags
+
+
+@pytest.mark.parametrize("pool", ["num_gpu_blocks_override", "kv_cache_memory_bytes"])
+def test_a_pool_that_is_given_is_not_helped_by_what_it_does_not_depend_on(pool: str) -> None:
+    size = 200 if pool == "num_gpu_blocks_override" else 200 * 16 * 131072
+    flags = flags_for(max_model_len=4096, **{pool: size})
+    with pytest.raises(InputError, match=f"{pool} gives it 400.00 MiB") as error:
+        memory_budget(LLAMA, H100, flags)
+    options = what_would_fit(LLAMA, H100, flags)
+    assert "; ".join(options) in str(error.value)
+    assert not any("fp8 weights" in option or "max_num" in option for option in options)
+    assert options[0] == "max_model_len 3184"
+    if pool == "num_gpu_blocks_override":
+        assert options == ["max_model_len 3184", "num_gpu_blocks_override 257"]
+    for option in options:  # bytes hold more tokens that are smaller: fp8, or split among GPUs
+        changed, change = apply(LLAMA, flags, option)
+        assert memory_budget(changed, H100, change).fits
+        if option.startswith(pool):
+            with pytest.raises(InputError):
+                memory_budget(changed, H100, replace(change, **{pool: getattr(change, pool) - 1}))
+
+
+def test_a_step_too_large_is_named_and_a_smaller_one_offered() -> None:
+    card = load_gpu("l4")
+    flags = resolve_flags(LLAMA, card, max_model_len=4096, max_num_batched_tokens=200_000)
+    with pytest.raises(InputError, match=r"activations of a step 20\.60 GiB, CUDA graphs") as error:
+        memory_budget(LLAMA, card, flags)
+    assert "What would fit: max_num_batched_tokens 32768;" in str(error.value)
+    assert memory_budget(LLAMA, card, replace(flags, max_num_batched_tokens=32768)).fits
+    with pytest.raises(InputError):
+        memory_budget(LLAMA, card, replace(flags, max_num_batched_tokens=65536))
+
+
+def test_a_batch_too_large_to_sample_for_gets_a_smaller_one() -> None:
+    card = load_gpu("l4")
+    flags = resolve_flags(LLAMA, card, max_model_len=4096, max_num_seqs=4096)
+    options = what_would_fit(LLAMA, card, flags)
+    assert options[0] == "max_num_seqs 2048"
+    assert memory_budget(LLAMA, card, replace(flags, max_num_seqs=2048)).fits
+
+
+@pytest.mark.parametrize("name", ["v100_sxm", "t4"])
+def test_bfloat16_and_fp8_need_an_ampere_gpu(name: str) -> None:
+    card, qwen = load_gpu(name), load_model("Qwen/Qwen3-8B")
+    flags = resolve_flags(qwen, card, max_model_len=40_960)
+    with pytest.raises(InputError, match=f"{name} has no bfloat16.*: set dtype float16"):
+        memory_budget(qwen, card, flags)
+    half = at_auto_dtype(qwen, card)
+    assert half == replace(qwen, dtype="float16")
+    assert not any("fp8" in option for option in what_would_fit(half, card, flags))
+    ampere = replace(card, sm_arch=80)
+    assert at_auto_dtype(qwen, ampere) is qwen
+    assert "fp8" in "; ".join(what_would_fit(qwen, replace(ampere, hbm_bytes=16 * GIB), flags))
+    unknown = replace(ampere, sm_arch=None, hbm_bytes=80 * GIB, usable_hbm_bytes=None)
+    assert memory_budget(qwen, unknown, flags).fits
 
 
 def test_the_error_says_by_how_much() -> None:
@@ -273,6 +337,14 @@ def test_the_error_says_by_how_much() -> None:
     slightly = replace(H100, usable_hbm_bytes=int((79.18 + float(short[1]) / 0.92 - 0.1) * GIB))
     with pytest.raises(InputError):
         memory_budget(model, slightly, flags)
+
+
+def test_a_kv_cache_has_one_size() -> None:
+    refuse_several_kv_sizes(None, None, None)
+    refuse_several_kv_sizes(3, None, None)
+    for sizes in ((3, "GPU KV cache size: 48 tokens", None), (3, None, 9), (None, "x", 9)):
+        with pytest.raises(InputError, match="keep one"):
+            refuse_several_kv_sizes(*sizes)
 
 
 def test_impossible_flags_are_all_told_at_once() -> None:

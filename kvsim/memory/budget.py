@@ -8,14 +8,13 @@ profile run of a vision encoder.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from kvsim.errors import InputError
 from kvsim.gpu import GpuSpec
-from kvsim.memory.flags import MemoryFlags, check_flags
-from kvsim.model import LayerGroup, ModelSpec, element_bytes, fp8_weights
-from kvsim.units import GIB, KIB, format_bytes
+from kvsim.memory.flags import MemoryFlags
+from kvsim.model import LayerGroup, ModelSpec
+from kvsim.units import GIB, KIB
 
 ELEMENT_BYTES = 2  # of activations
 # Part of the nominal memory that CUDA reports, where it isn't known: 0.982 to 0.991 on the GPUs of
@@ -38,8 +37,7 @@ COMMUNICATION_BYTES = round(0.5 * GIB)
 CUDA_GRAPH_BYTES_PER_KERNEL = 8 * KIB
 KERNELS_PER_DENSE_LAYER = 12
 KERNELS_PER_MOE_LAYER = 18
-MLA_WORKSPACE_TOKENS = 64 * KIB
-TENSOR_PARALLEL_SIZES = (2, 4, 8, 16)
+MLA_WORKSPACE_TOKENS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +84,15 @@ class MemoryBudget:
         return self.num_gpu_blocks / self.blocks_per_request(length_tokens)
 
     @property
+    def longest_request_tokens(self) -> int:
+        """Length of the longest request that fits the pool alone; 0 if none does."""
+        blocks = self.usable_blocks - self.blocks_per_request(0)
+        return max(0, blocks) * self.flags.block_size
+
+    @property
     def fits(self) -> bool:
         """Whether one request of `max_model_len` fits the pool, beside the null block."""
         return self.usable_blocks >= self.blocks_per_request(self.flags.max_model_len)
-
-
-def memory_budget(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:
-    """Split the memory of a GPU into weights, activations, graphs, the rest, and the KV cache.
-
-    Raises:
-        InputError: Flags that vLLM refuses, or a model that doesn't fit: by how much, and what
-            would fit.
-    """
-    check_flags(model, flags)
-    budget = _split(model, gpu, flags)
-    if not budget.fits:
-        raise InputError(_does_not_fit(model, gpu, budget))
-    return budget
 
 
 def activation_bytes(model: ModelSpec, flags: MemoryFlags) -> int:
@@ -175,7 +165,14 @@ def _mla_workspace_bytes(model: ModelSpec, flags: MemoryFlags) -> int:
     return tokens * width * ELEMENT_BYTES
 
 
-def _split(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:
+def split_memory(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:
+    """Split the memory of a GPU into weights, activations, graphs, the rest, and the KV cache.
+
+    The KV cache may come out as too small for any request, or negative.
+
+    Raises:
+        InputError: The model can't be divided among so many GPUs, or an unknown `kv_cache_dtype`.
+    """
     generation, tensor_parallel_size = flags.generation, flags.tensor_parallel_size
     usable = gpu.usable_hbm_bytes or int(gpu.hbm_bytes * USABLE_FRACTION)
     weights = dict(model.weight_bytes(tensor_parallel_size))
@@ -209,62 +206,3 @@ def _split(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:
         num_gpu_blocks=max(0, left // block),
         blocks_source=source,
     )
-
-
-def _does_not_fit(model: ModelSpec, gpu: GpuSpec, budget: MemoryBudget) -> str:
-    flags = budget.flags
-    blocks = budget.blocks_per_request(flags.max_model_len) + flags.generation.null_blocks
-    needed = blocks * budget.block_bytes
-    options = what_would_fit(model, gpu, flags)
-    return (
-        f"{model.name} does not fit {gpu.name} at tensor_parallel_size "
-        f"{flags.tensor_parallel_size}: one request of {flags.max_model_len} tokens takes "
-        f"{format_bytes(needed)} of KV cache; of a budget of {format_bytes(budget.budget_bytes)} "
-        f"weights take {format_bytes(sum(budget.weights_bytes.values()))} and "
-        f"{format_bytes(max(0, budget.kv_cache_bytes))} is left for the KV cache: "
-        f"{format_bytes(needed - budget.kv_cache_bytes)} short. "
-        f"What would fit: {'; '.join(options) or 'none of the changes that were tried'}"
-    )
-
-
-def what_would_fit(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> list[str]:
-    """Return changes that make the model fit, each computed: GPUs, fp8, a shorter `max_model_len`.
-
-    A measured pool (an override) holds for the flags it was measured with, so it is dropped where
-    they change.
-    """
-    options = [_at_length(_split(model, gpu, flags), "")]
-    free = replace(flags, num_gpu_blocks_override=None, kv_cache_memory_bytes=None)
-    if model.quantization is None:
-        smaller = replace(model, quantization=fp8_weights())
-        options.append(_at_length(_split(smaller, gpu, free), "fp8 weights"))
-    if element_bytes(model.kv_cache_dtype(flags.kv_cache_dtype)) > 1:
-        fp8_cache = replace(free, kv_cache_dtype="fp8")
-        options.append(_at_length(_split(model, gpu, fp8_cache), "kv_cache_dtype fp8"))
-    return [option for option in options if option] + _more_gpus(model, gpu, free)
-
-
-def _more_gpus(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> list[str]:
-    """Return larger `tensor_parallel_size`s, up to the first that needs no shorter length."""
-    options: list[str] = []
-    for size in TENSOR_PARALLEL_SIZES:
-        try:
-            budget = _split(model, gpu, replace(flags, tensor_parallel_size=size))
-        except InputError:  # the heads can't be divided so
-            continue
-        if size > flags.tensor_parallel_size:
-            options.append(_at_length(budget, f"tensor_parallel_size {size}"))
-            if budget.fits:
-                break
-    return [option for option in options if option]
-
-
-def _at_length(budget: MemoryBudget, change: str) -> str:
-    """Return the change, with the longest `max_model_len` if the one asked for is too long."""
-    if budget.fits:
-        return change
-    for_tokens = budget.usable_blocks - budget.blocks_per_request(0)
-    if for_tokens < 1:
-        return ""
-    length = f"max_model_len {for_tokens * budget.flags.block_size}"
-    return f"{change} with {length}" if change else length
