@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kvsim.cost.moe import MoeShape
+
 GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")
 MOE_DTYPES = ("bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4")
-MOE_SHAPE = ["hidden", "inter", "topk", "experts", "tp"]
+MOE_SHAPE = list(MoeShape._fields)  # columns of the source
 # The A100's vLLM tables are sparse (GEMM) or have a floor of 95 µs (MoE); sglang's are dense.
 DENSE_FRAMEWORK = {"a100_sxm": "sglang"}
 ROUTING = "power_law_1.2"

@@ -1,13 +1,13 @@
 """How long an engine iteration lasts: the sum of measured kernels, or an affine law."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Bound = Literal["hbm", "compute", "communication", "host"]
+Bound = Literal["hbm", "compute", "communication", "host", "unknown"]
 Basis = Literal["measured", "interpolated", "extrapolated", "physical", "given"]
 
 
@@ -41,9 +41,13 @@ class Part:
 class StepCost(Protocol):
     """Prices an engine iteration. Both calls are table look-ups: they run millions of times.
 
-    No transcendental function is evaluated in either of them (they are tabulated at start), so
-    that a vectorised path gives the same bits.
+    No transcendental function is evaluated in either of them: they are tabulated at start.
     """
+
+    @property
+    def basis(self) -> Sequence[tuple[str, Basis, str]]:
+        """Component, on what its price rests, and what to know about it; without repeats."""
+        ...
 
     def chunk_ns(self, new_tokens: int, prefix_tokens: int) -> float:
         """Return the attention time, over all layers, of one prefill chunk on its prefix."""

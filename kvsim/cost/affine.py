@@ -1,12 +1,12 @@
 """An affine law for the iteration: for oracles, replays, and measured engines without a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.cost import Part, StepShape
+from kvsim.cost import Basis, Part, StepShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,17 @@ class AffineCost:
     per_context_token_ns: float = 0
     context_floor_ns: int = 0
 
+    @property
+    def basis(self) -> Sequence[tuple[str, Basis, str]]:
+        """Each term of the law that is not zero; all are given, none is explained."""
+        terms = {
+            "fixed": self.fixed_ns,
+            "tokens": self.per_token_ns,
+            "sequences": self.per_seq_ns,
+            "context": self.per_context_token_ns,
+        }
+        return [(term, "given", "affine law") for term, ns in terms.items() if ns]
+
     def chunk_ns(self, new_tokens: int, prefix_tokens: int) -> float:
         """Return the context term of one prefill chunk, not yet rounded down."""
         return self.per_context_token_ns * (new_tokens + prefix_tokens)
@@ -39,7 +50,7 @@ class AffineCost:
         return round(total_ns) or 1
 
     def parts_ns(self, steps: StepShape) -> Mapping[Part, NDArray[np.float64]]:
-        """Split durations by the terms of the law; all are given, none is explained."""
+        """Split durations by the terms of the law, which says nothing of what bounds them."""
         context_ns = self.per_context_token_ns * np.asarray(steps.decode_kv_tokens, np.float64)
         context_ns = context_ns + steps.prefill_attention_ns
         if self.context_floor_ns:
@@ -47,10 +58,10 @@ class AffineCost:
         tokens = np.asarray(steps.prefill_tokens + steps.decode_seqs, np.float64)
         seqs = np.asarray(steps.prefill_seqs + steps.decode_seqs, np.float64)
         return {
-            Part("fixed", "host", "given"): np.full_like(tokens, self.fixed_ns),
-            Part("tokens", "compute", "given"): self.per_token_ns * tokens,
-            Part("sequences", "host", "given"): self.per_seq_ns * seqs,
-            Part("context", "hbm", "given"): context_ns,
+            Part("fixed", "unknown", "given"): np.full_like(tokens, self.fixed_ns),
+            Part("tokens", "unknown", "given"): self.per_token_ns * tokens,
+            Part("sequences", "unknown", "given"): self.per_seq_ns * seqs,
+            Part("context", "unknown", "given"): context_ns,
         }
 
     def work(self, steps: StepShape) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -61,9 +72,3 @@ class AffineCost:
     def peaks(self) -> tuple[float, float]:
         """Return zeros: unknown."""
         return 0.0, 0.0
-
-
-# The clock of the recorded vLLM schedules: 5000 + 20 tokens + floor(context / 2) microseconds.
-RECORDED_SCHEDULES_COST = AffineCost(
-    fixed_ns=5_000_000, per_token_ns=20_000, per_context_token_ns=500, context_floor_ns=1_000
-)

@@ -1,5 +1,6 @@
 """Attention of one layer: decode by sequences and context, prefill by chunk and prefix."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,7 +42,8 @@ class Heads:
         decode_flop_per_pair: The same in decode (MLA multiplies in the wider latent space).
         kv_bytes_per_token: Bytes read for one token of context.
         kv_dtype: `bfloat16` or `fp8`.
-        window_tokens: Sliding window, 0: full attention.
+        window_tokens: Sliding window, or size of the chunks that attention is cut in; 0: full.
+        chunked: Whether it is cut in chunks: a query sees its own chunk up to itself.
         latent: Whether this is MLA, which no packed table covers.
     """
 
@@ -53,7 +55,15 @@ class Heads:
     kv_bytes_per_token: float
     kv_dtype: str
     window_tokens: int = 0
+    chunked: bool = False
     latent: bool = False
+
+    @property
+    def keys_beyond_window(self) -> float:
+        """Keys that a query sees on average where the context exceeds the window; inf: all."""
+        if not self.window_tokens:
+            return math.inf
+        return self.window_tokens / 2 if self.chunked else float(self.window_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,6 @@ class PrefillPrice:
     pair_ns: Floats
     key_ns: Floats
     tail_ns: float
-    window_tokens: int
     basis: Basis
     note: str
 
@@ -98,7 +107,7 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
     constants = fit("attention_decode", gpu, heads.kv_dtype)
     context = np.arange(max_context_tokens + 1, dtype=np.float64)
     if heads.window_tokens:
-        context = np.minimum(context, heads.window_tokens)
+        context[heads.window_tokens + 1 :] = heads.keys_beyond_window
     bytes_ns = context * heads.kv_bytes_per_token / gpu.hbm_bytes_per_s * NS_PER_S
     moved_ns = bytes_ns / constants["mem_eff"]
     flop_ns = context * heads.decode_flop_per_pair / gpu.bf16_flop_per_s * NS_PER_S
@@ -108,7 +117,10 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
     seq_ns = start_ns + moved_ns if p == 1 else (start_ns**p + moved_ns**p) ** (1 / p)
     basis, note = _basis(constants, heads)
     factor = _mixed_factor(gpu, heads)
-    note += f"; {factor:.2g} times as long in steps with chunks" if factor > 1 else ""
+    measured = gpu.sm_arch in FA2_ARCHITECTURES and not heads.latent
+    note += f"; {factor:.2g} times as long in steps with chunks" + (
+        "" if measured else ": unmeasured for this kernel"
+    )
     return DecodePrice(constants["t_fix_us"] * NS_PER_US, seq_ns, factor, basis, note)
 
 
@@ -137,9 +149,7 @@ def price_prefill(gpu: GpuSpec, heads: Heads, tokens: Ints) -> PrefillPrice:
         form_ns = _prefill_form_ns(gpu, heads, tokens, constants)
         base_ns = np.maximum(table_ns, fixed_ns) - form_ns
         note = "table without prefix; with one, " + note
-    return PrefillPrice(
-        fixed_ns, base_ns, pair_ns, key_ns, tail_ns, heads.window_tokens, basis, note
-    )
+    return PrefillPrice(fixed_ns, base_ns, pair_ns, key_ns, tail_ns, basis, note)
 
 
 def _prefill_slopes(
@@ -175,6 +185,9 @@ def _prefill_fit(gpu: GpuSpec, heads: Heads) -> Fit:
 def _basis(constants: Fit, heads: Heads) -> tuple[Basis, str]:
     if heads.latent:
         return "physical", f"MLA; {constants.origin}"
+    if heads.chunked:
+        size = f"{heads.window_tokens} tokens"
+        return constants.basis, f"{constants.origin}; beyond {size}, half of them are seen"
     return constants.basis, constants.origin
 
 

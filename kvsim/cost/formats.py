@@ -7,6 +7,7 @@ from kvsim.gpu import GpuSpec
 from kvsim.model import ModelSpec, Quantization
 
 HOPPER = 90
+SIXTEEN_BIT_BYTES = 2  # of an activation, a logit, or a weight that is not quantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def weight_format(model: ModelSpec, gpu: GpuSpec, module: str) -> WeightFormat:
 
 def sixteen_bit(gpu: GpuSpec) -> WeightFormat:
     """Return the format of weights that are not quantized (float16 runs at bfloat16's rate)."""
-    return WeightFormat("bfloat16", 2.0, gpu.bf16_flop_per_s, "bfloat16")
+    return WeightFormat("bfloat16", SIXTEEN_BIT_BYTES, gpu.bf16_flop_per_s, "bfloat16")
 
 
 def _fp8(quantization: Quantization, gpu: GpuSpec, size: float, flop_per_s: float) -> WeightFormat:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.cost import Part
-from kvsim.cost.formats import WeightFormat
+from kvsim.cost.formats import SIXTEEN_BIT_BYTES, WeightFormat
 from kvsim.cost.tables import (
     Curve,
     Fit,
@@ -22,7 +22,6 @@ from kvsim.gpu import GpuSpec
 from kvsim.units import NS_PER_S, NS_PER_US
 
 TILE = 128  # output tile of the physical form, both ways
-ACTIVATION_BYTES = 2  # inputs and outputs outside the kernel are 16 bit
 
 
 def gemm_curves(
@@ -56,7 +55,7 @@ def roofline_ns(
     """Return the least time for the FLOPs and for the bytes of a product."""
     count = rows.astype(np.float64)
     flops = count * (2.0 * n * k)
-    size_bytes = n * k * weights.bytes_per_weight + count * ((n + k) * ACTIVATION_BYTES)
+    size_bytes = n * k * weights.bytes_per_weight + count * ((n + k) * SIXTEEN_BIT_BYTES)
     return flops / weights.flop_per_s * NS_PER_S, size_bytes / gpu.hbm_bytes_per_s * NS_PER_S
 
 
@@ -70,12 +69,11 @@ def _measured(
         return None
     n_grid, k_grid = arrays[f"{name}/n"], arrays[f"{name}/k"]
     cube = arrays[f"{name}/us"].astype(np.float64)
-    (n_low, n_share), (k_low, k_share) = _bracket(n_grid, n), _bracket(k_grid, k)
-    logs = np.log(cube[:, n_low : n_low + 2, k_low : k_low + 2])
+    (n_at, n_weights), (k_at, k_weights) = _bracket(n_grid, n), _bracket(k_grid, k)
+    logs = np.log(cube[:, n_at][:, :, k_at])
     if not np.isfinite(logs).all():
         return _scaled(component, gpu, weights, rows, n, k)
-    along_k = logs @ np.array([1 - k_share, k_share])
-    curve = np.exp(along_k @ np.array([1 - n_share, n_share]))
+    curve = np.exp(logs @ k_weights @ n_weights)
     beyond = max(n / n_grid[-1], 1.0) * max(k / k_grid[-1], 1.0)
     ns = log_interpolate(rows, arrays[f"{name}/m"], curve) * NS_PER_US * beyond
     if weights.static_scale and "dynamic_scale/us" in arrays:
@@ -94,11 +92,17 @@ def _roofline_floor_ns(gpu: GpuSpec, weights: WeightFormat, rows: Ints, n: int, 
     return np.maximum(*roofline_ns(gpu, weights, rows, n, k))
 
 
-def _bracket(grid: NDArray[Any], at: int) -> tuple[int, float]:
-    """Return the cell of the grid that holds `at` and its place inside in log space, 0 to 1."""
-    low = int(np.clip(np.searchsorted(grid, at, side="left") - 1, 0, len(grid) - 2))
-    share = np.log(at / grid[low]) / np.log(grid[low + 1] / grid[low])
-    return low, float(np.clip(share, 0.0, 1.0))
+def _bracket(grid: NDArray[Any], at: int) -> tuple[list[int], Floats]:
+    """Return the points of the grid around `at` and their weights in log space.
+
+    A point of the grid stands for itself, and its ends for all beyond them.
+    """
+    inside = np.clip(at, grid[0], grid[-1])
+    high = int(np.searchsorted(grid, inside))
+    if grid[high] == inside:
+        return [high], np.ones(1)
+    share = np.log(inside / grid[high - 1]) / np.log(grid[high] / grid[high - 1])
+    return [high - 1, high], np.array([1.0 - share, share])
 
 
 def _dynamic_scale_ns(gpu: GpuSpec, rows: Ints, k: int) -> Floats:

@@ -7,7 +7,7 @@ import numpy as np
 from kvsim.cost import Part
 from kvsim.cost.attention import price_decode, price_prefill
 from kvsim.cost.collectives import all_reduce_curve, gather_curve
-from kvsim.cost.formats import sixteen_bit, weight_format
+from kvsim.cost.formats import SIXTEEN_BIT_BYTES, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
 from kvsim.cost.layers import heads_on_gpu, layer_curves
 from kvsim.cost.moe import activated_experts
@@ -18,8 +18,6 @@ from kvsim.cost.tables import Curve, Floats, Ints
 from kvsim.gpu import GpuSpec
 from kvsim.model import LayerGroup, ModelSpec
 from kvsim.units import NS_PER_S
-
-BYTES = 2  # activations and logits are 16 bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def build_cost(
     token_curves += _edge_curves(model, gpu, tokens.astype(np.float64))
     all_reduces = 2 * model.num_layers + 1 if gpus > 1 else 0
     if gpus > 1:
-        size_bytes = tokens.astype(np.float64) * (model.hidden_size * BYTES)
+        size_bytes = tokens.astype(np.float64) * (model.hidden_size * SIXTEEN_BIT_BYTES)
         token_curves.append(all_reduce_curve(gpu, gpus, size_bytes, all_reduces))
     seq_curves = _logits_curves(model, gpu, gpus, seqs)
     seq_curves.append(_host_curve(overhead, seqs, all_reduces, gpus))
@@ -66,11 +64,9 @@ def _attention(
     heads = heads_on_gpu(group.attention, deployment.tensor_parallel_size, kv_cache_dtype)
     return AttentionLayers(
         count=group.count,
+        heads=heads,
         prefill=price_prefill(gpu, heads, tokens),
         decode=price_decode(gpu, heads, deployment.max_model_len),
-        flop_per_pair=heads.flop_per_pair,
-        kv_bytes_per_token=heads.kv_bytes_per_token,
-        window_tokens=heads.window_tokens,
     )
 
 
@@ -89,7 +85,8 @@ def _logits_curves(model: ModelSpec, gpu: GpuSpec, gpus: int, seqs: Ints) -> lis
     sampler = Part("sampler", "hbm", "physical", "25 µs and the bytes of the logits")
     curves.append(Curve(sampler, np.where(seqs > 0, sampled_ns, 0.0)))
     if gpus > 1:
-        curves.append(gather_curve(gpu, seqs.astype(np.float64) * (BYTES * model.vocab_size)))
+        size_bytes = seqs.astype(np.float64) * (SIXTEEN_BIT_BYTES * model.vocab_size)
+        curves.append(gather_curve(gpu, size_bytes))
     return curves
 
 
@@ -111,7 +108,7 @@ def _work(model: ModelSpec, gpu: GpuSpec, gpus: int, tokens: Ints) -> Work:
     expert_bytes = by_part.pop("experts", 0)
     always = sum(by_part.get(part, 0) for part in by_part if part not in {"embedding", "vision"})
     if model.tied_embeddings:
-        always += round(logits * BYTES)
+        always += round(logits * SIXTEEN_BIT_BYTES)
     weight_bytes = np.where(tokens > 0, float(always), 0.0)
     experts = next((group.mlp for group in model.layers if group.mlp.kind == "moe"), None)
     if experts:

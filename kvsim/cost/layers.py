@@ -8,7 +8,7 @@ import numpy as np
 from kvsim.cost.attention import Heads
 from kvsim.cost.formats import WeightFormat, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
-from kvsim.cost.moe import moe_curves
+from kvsim.cost.moe import MoeShape, moe_curves
 from kvsim.cost.small_ops import SMALL_OPS, activation_ns, norm_ns, rope_ns
 from kvsim.cost.tables import Curve, Floats, Ints
 from kvsim.errors import InputError
@@ -99,6 +99,7 @@ def heads_on_gpu(attention: Attention, tensor_parallel_size: int, kv_cache_dtype
         kv_bytes_per_token=attention.kv_bytes_per_token(tensor_parallel_size, size),
         kv_dtype="fp8" if size == 1 else "bfloat16",
         window_tokens=attention.window_tokens,
+        chunked=attention.kind == "chunked",
         latent=latent,
     )
 
@@ -111,7 +112,7 @@ def _expert_curves(
     tensor_parallel_size: int,
     tokens: Ints,
 ) -> list[Curve]:
-    shape = (hidden, mlp.intermediate_size, mlp.topk, mlp.experts, tensor_parallel_size)
+    shape = MoeShape(hidden, mlp.intermediate_size, mlp.topk, mlp.experts, tp=tensor_parallel_size)
     return moe_curves(gpu, weight, tokens, shape, matrices=3 if mlp.gated else 2)
 
 

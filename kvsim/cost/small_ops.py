@@ -1,6 +1,7 @@
 """Element-wise kernels: norms, rotary embedding, activation, embedding, sampler."""
 
 from kvsim.cost import Part
+from kvsim.cost.formats import SIXTEEN_BIT_BYTES
 from kvsim.cost.tables import Floats
 from kvsim.gpu import GpuSpec
 from kvsim.units import NS_PER_S, NS_PER_US
@@ -9,7 +10,6 @@ STREAMING_EFFICIENCY = 0.8  # share of the HBM bandwidth
 LAUNCH_NS = 2.0 * NS_PER_US  # of one small kernel in a CUDA graph
 SAMPLER_NS = 25.0 * NS_PER_US
 SAMPLER_BYTES_PER_LOGIT = 16
-BYTES = 2  # activations are 16 bit
 SMALL_OPS = Part("norms_and_activations", "hbm", "physical", "2 µs a kernel and its bytes")
 
 
@@ -25,22 +25,22 @@ def streaming_ns(gpu: GpuSpec, size_bytes: Floats, kernels: int = 1) -> Floats:
 
 def norm_ns(gpu: GpuSpec, tokens: Floats, width: int) -> Floats:
     """Price a norm with residual addition: reads two tensors, writes two."""
-    return streaming_ns(gpu, tokens * (4.0 * width * BYTES))
+    return streaming_ns(gpu, tokens * (4.0 * width * SIXTEEN_BIT_BYTES))
 
 
 def rope_ns(gpu: GpuSpec, tokens: Floats, width: int) -> Floats:
     """Price the rotary embedding of queries and keys, in place."""
-    return streaming_ns(gpu, tokens * (2.0 * width * BYTES))
+    return streaming_ns(gpu, tokens * (2.0 * width * SIXTEEN_BIT_BYTES))
 
 
 def activation_ns(gpu: GpuSpec, tokens: Floats, width: int, gated: bool) -> Floats:
     """Price the activation of an MLP: reads one or two tensors, writes one."""
-    return streaming_ns(gpu, tokens * ((3.0 if gated else 2.0) * width * BYTES))
+    return streaming_ns(gpu, tokens * ((3.0 if gated else 2.0) * width * SIXTEEN_BIT_BYTES))
 
 
 def embedding_ns(gpu: GpuSpec, tokens: Floats, width: int) -> Floats:
     """Price the look-up of token embeddings."""
-    return streaming_ns(gpu, tokens * (2.0 * width * BYTES))
+    return streaming_ns(gpu, tokens * (2.0 * width * SIXTEEN_BIT_BYTES))
 
 
 def sampler_ns(gpu: GpuSpec, seqs: Floats, vocabulary: int) -> Floats:

@@ -6,21 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.cost import Part, StepShape
-from kvsim.cost.attention import DecodePrice, PrefillPrice
-from kvsim.cost.tables import Curve, Floats
+from kvsim.cost import Basis, Part, StepShape
+from kvsim.cost.attention import DecodePrice, Heads, PrefillPrice
+from kvsim.cost.tables import Curve, Floats, whole_ticks
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayers:
-    """Equal attention layers of one GPU: how many, and what one of them costs and does."""
+    """Equal attention layers of one GPU: how many, and what one of them does and costs."""
 
     count: int
+    heads: Heads
     prefill: PrefillPrice
     decode: DecodePrice
-    flop_per_pair: float
-    kv_bytes_per_token: float
-    window_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,7 @@ class Work:
 
 
 class KernelCost:
-    """Prices iterations from curves over tokens, curves over sequences, and attention.
-
-    Attributes:
-        basis: Component, on what its price rests, and what to know about it; without repeats.
-    """
+    """Prices iterations from curves over tokens, curves over sequences, and attention."""
 
     def __init__(
         self,
@@ -52,24 +46,26 @@ class KernelCost:
         self._seq_curves = _merged(seq_curves)
         self._attention = tuple(attention)
         self._work = work
-        self._tokens = _total(self._token_curves)
-        self._seqs = _total(self._seq_curves)
-        self._call_ns = sum(layers.count * layers.prefill.fixed_ns for layers in attention)
-        self._decode_call_ns = sum(layers.count * layers.decode.fixed_ns for layers in attention)
-        self._mixed_factor = sum(
-            layers.count * layers.decode.mixed_factor for layers in attention
-        ) / sum(layers.count for layers in attention)
-        self._decode = np.sum([layers.count * layers.decode.seq_ns for layers in attention], axis=0)
-        self._decode_slope = np.append(np.diff(self._decode), 0.0)
-        # Lists: indexing one is several times faster than indexing an array.
-        self._tokens_ns: list[float] = self._tokens.tolist()
-        self._seqs_ns: list[float] = self._seqs.tolist()
-        self._decode_ns: list[float] = self._decode.tolist()
-        self._decode_slope_ns: list[float] = self._decode_slope.tolist()
-        self._chunks = [_chunk_tables(layers) for layers in attention]
-        self.basis = tuple(
-            dict.fromkeys((part.component, part.basis, part.note) for part in self._parts())
+        self._call_ns = float(
+            whole_ticks(sum(layers.count * layers.prefill.fixed_ns for layers in attention))
         )
+        self._decode_alone = _decode_table(attention, mixed=False)
+        self._decode_mixed = _decode_table(attention, mixed=True)
+        # Lists: indexing one is several times faster than indexing an array.
+        self._tokens_ns: list[float] = _total(self._token_curves).tolist()
+        self._seqs_ns: list[float] = _total(self._seq_curves).tolist()
+        self._alone_ns = self._decode_alone.as_lists()
+        self._mixed_ns = self._decode_mixed.as_lists()
+        self._chunks = [_chunk_tables(layers) for layers in attention]
+
+    @property
+    def basis(self) -> Sequence[tuple[str, Basis, str]]:
+        """Component, on what its price rests, and what to know about it; without repeats."""
+        curves = [*self._token_curves, *self._seq_curves]
+        parts = [curve.part for curve in curves if curve.ns.any()]
+        for layers in self._attention:
+            parts += _attention_parts(layers)
+        return list(dict.fromkeys((part.component, part.basis, part.note) for part in parts))
 
     def chunk_ns(self, new_tokens: int, prefix_tokens: int) -> float:
         """Return the attention time, over all layers, of one prefill chunk on its prefix.
@@ -79,9 +75,9 @@ class KernelCost:
         """
         half = new_tokens / 2
         total_ns = 0.0
-        for base_ns, pair_ns, key_ns, tail_ns, window_tokens in self._chunks:
+        for base_ns, pair_ns, key_ns, tail_ns, window_tokens, keys_beyond in self._chunks:
             keys = prefix_tokens + half
-            keys = keys if keys < window_tokens else window_tokens
+            keys = keys if keys < window_tokens else keys_beyond
             by_flops = pair_ns[new_tokens] * keys
             by_loop = key_ns[new_tokens] * keys + tail_ns * (half if half < keys else keys)
             total_ns += base_ns[new_tokens] + (by_flops if by_flops > by_loop else by_loop)
@@ -92,37 +88,30 @@ class KernelCost:
     ) -> int:
         """Return the duration of an iteration, at least 1, rounded once."""
         total_ns = self._tokens_ns[tokens] + self._seqs_ns[seqs] + chunks_ns
-        if decode_seqs:
-            mean = decode_kv_tokens // decode_seqs
-            decode_ns = (
-                self._decode_call_ns
-                + decode_seqs * self._decode_ns[mean]
-                + (decode_kv_tokens - decode_seqs * mean) * self._decode_slope_ns[mean]
-            )
-            total_ns += decode_ns * self._mixed_factor if seqs > decode_seqs else decode_ns
+        decode = self._alone_ns
         if seqs > decode_seqs:
             total_ns += self._call_ns
+            decode = self._mixed_ns
+        if decode_seqs:
+            call_ns, seq_ns, slope_ns = decode
+            mean = decode_kv_tokens // decode_seqs
+            rest = decode_kv_tokens - decode_seqs * mean
+            total_ns += call_ns + decode_seqs * seq_ns[mean] + rest * slope_ns[mean]
         return round(total_ns) or 1
 
-    def steps_ns(self, steps: StepShape) -> NDArray[np.int64]:
-        """Return the durations of many steps at once, bit for bit those of `step_ns`."""
-        tokens, seqs = _tokens_and_seqs(steps)
-        total_ns = self._tokens[tokens] + self._seqs[seqs] + steps.prefill_attention_ns
-        total_ns = total_ns + self._decode_attention_ns(steps)
-        total_ns = np.where(seqs > steps.decode_seqs, total_ns + self._call_ns, total_ns)
-        durations: NDArray[np.int64] = np.maximum(np.rint(total_ns).astype(np.int64), 1)
-        return durations
-
     def parts_ns(self, steps: StepShape) -> Mapping[Part, NDArray[np.float64]]:
-        """Split the durations of many steps into parts; they sum to the duration within 1 ns."""
+        """Split the durations of many steps into parts; they sum to the duration within 1 ns.
+
+        A step's attention counts as one part; the largest group of layers says on what it rests.
+        """
         tokens, seqs = _tokens_and_seqs(steps)
         parts = {curve.part: curve.ns[tokens] for curve in self._token_curves}
         for curve in self._seq_curves:
             parts[curve.part] = parts.get(curve.part, 0.0) + curve.ns[seqs]
-        prefill, decode = _attention_parts(self._attention)
-        call_ns = np.where(seqs > steps.decode_seqs, self._call_ns, 0.0)
-        parts[prefill] = steps.prefill_attention_ns + call_ns
-        parts[decode] = self._decode_attention_ns(steps)
+        chunks = np.asarray(steps.prefill_seqs) > 0
+        prefill, decode = _attention_parts(max(self._attention, key=lambda layers: layers.count))
+        parts[prefill] = steps.prefill_attention_ns + np.where(chunks, self._call_ns, 0.0)
+        parts[decode] = np.where(chunks, self._decode_mixed.ns(steps), self._decode_alone.ns(steps))
         return parts
 
     def work(self, steps: StepShape) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -131,29 +120,48 @@ class KernelCost:
         flops = self._work.flop_per_token * tokens + self._work.flop_per_seq * seqs
         size_bytes = self._work.weight_bytes[tokens]
         for layers in self._attention:
-            pairs, read_tokens = _attended(steps, layers.window_tokens)
-            flops = flops + layers.count * layers.flop_per_pair * pairs
-            size_bytes = size_bytes + layers.count * layers.kv_bytes_per_token * read_tokens
+            pairs, read_tokens = _attended(steps, layers.heads)
+            flops = flops + layers.count * layers.heads.flop_per_pair * pairs
+            size_bytes = size_bytes + layers.count * layers.heads.kv_bytes_per_token * read_tokens
         return flops, size_bytes
 
     def peaks(self) -> tuple[float, float]:
         """Return the GPU's peak FLOP/s (of the weights' dtype, dense) and HBM bytes/s."""
         return self._work.peak_flop_per_s, self._work.hbm_bytes_per_s
 
-    def _decode_attention_ns(self, steps: StepShape) -> Floats:
+
+@dataclass(frozen=True, slots=True)
+class _DecodeTable:
+    """Decode attention of all layers: of the calls, and of a sequence by the mean context.
+
+    `slope_ns` is what the sequence takes more with one more token of context.
+    """
+
+    call_ns: float
+    seq_ns: Floats
+    slope_ns: Floats
+
+    def as_lists(self) -> tuple[float, list[float], list[float]]:
+        return self.call_ns, self.seq_ns.tolist(), self.slope_ns.tolist()
+
+    def ns(self, steps: StepShape) -> Floats:
+        """Return the time in many steps, between two entries of the table in proportion."""
         seqs = np.maximum(steps.decode_seqs, 1)
         mean = steps.decode_kv_tokens // seqs
         rest = steps.decode_kv_tokens - seqs * mean
-        ns: Floats = (
-            self._decode_call_ns + seqs * self._decode[mean] + rest * self._decode_slope[mean]
-        )
-        ns = np.where(steps.prefill_seqs > 0, ns * self._mixed_factor, ns)
+        ns: Floats = self.call_ns + seqs * self.seq_ns[mean] + rest * self.slope_ns[mean]
         return np.where(steps.decode_seqs > 0, ns, 0.0)
 
-    def _parts(self) -> list[Part]:
-        curves = [*self._token_curves, *self._seq_curves]
-        parts = [curve.part for curve in curves if curve.ns.any()]
-        return [*parts, *_attention_parts(self._attention)]
+
+def _decode_table(attention: Sequence[AttentionLayers], mixed: bool) -> _DecodeTable:
+    """Add up the layers, each group slowed by its own factor in steps with prefill chunks."""
+    call_ns, seq_ns = 0.0, np.zeros(1)
+    for layers in attention:
+        times = layers.count * (layers.decode.mixed_factor if mixed else 1.0)
+        call_ns = call_ns + times * layers.decode.fixed_ns
+        seq_ns = seq_ns + times * layers.decode.seq_ns
+    seq_ns = whole_ticks(seq_ns)
+    return _DecodeTable(float(whole_ticks(call_ns)), seq_ns, np.append(np.diff(seq_ns), 0.0))
 
 
 def _merged(curves: Sequence[Curve]) -> list[Curve]:
@@ -161,7 +169,7 @@ def _merged(curves: Sequence[Curve]) -> list[Curve]:
     sums: dict[Part, Floats] = {}
     for curve in curves:
         sums[curve.part] = sums[curve.part] + curve.ns if curve.part in sums else curve.ns
-    return [Curve(part, ns) for part, ns in sums.items()]
+    return [Curve(part, whole_ticks(ns)) for part, ns in sums.items()]
 
 
 def _total(curves: Sequence[Curve]) -> Floats:
@@ -171,14 +179,15 @@ def _total(curves: Sequence[Curve]) -> Floats:
 
 def _chunk_tables(
     layers: AttentionLayers,
-) -> tuple[list[float], list[float], list[float], float, float]:
+) -> tuple[list[float], list[float], list[float], float, float, float]:
     price, count = layers.prefill, layers.count
     return (
-        (count * price.base_ns).tolist(),
-        (count * price.pair_ns).tolist(),
-        (count * price.key_ns).tolist(),
-        count * price.tail_ns,
-        float(layers.window_tokens or np.inf),
+        whole_ticks(count * price.base_ns).tolist(),
+        whole_ticks(count * price.pair_ns).tolist(),
+        whole_ticks(count * price.key_ns).tolist(),
+        float(whole_ticks(count * price.tail_ns)),
+        float(layers.heads.window_tokens or np.inf),
+        layers.heads.keys_beyond_window,
     )
 
 
@@ -187,28 +196,27 @@ def _tokens_and_seqs(steps: StepShape) -> tuple[NDArray[np.int64], NDArray[np.in
     return tokens, np.asarray(steps.prefill_seqs + steps.decode_seqs)
 
 
-def _attention_parts(attention: Sequence[AttentionLayers]) -> tuple[Part, Part]:
-    """Return the parts of prefill and decode attention; the largest group of layers speaks."""
-    largest = max(attention, key=lambda layers: layers.count)
-    prefill, decode = largest.prefill, largest.decode
+def _attention_parts(layers: AttentionLayers) -> tuple[Part, Part]:
+    prefill, decode = layers.prefill, layers.decode
     return (
         Part("attention_prefill", "compute", prefill.basis, prefill.note),
         Part("attention_decode", "hbm", decode.basis, decode.note),
     )
 
 
-def _attended(steps: StepShape, window_tokens: int) -> tuple[Floats, Floats]:
+def _attended(steps: StepShape, heads: Heads) -> tuple[Floats, Floats]:
     """Return query-key pairs of a layer, and context tokens that it reads.
 
-    With a sliding window, contexts are cut at their mean (decode) and at most at full windows
-    (prefill): an approximation from the sums that a step keeps.
+    With a window, contexts are cut where their mean exceeds it (decode), and pairs at what every
+    query sees beyond it (prefill): an approximation from the sums that a step keeps.
     """
     prefill_pairs = np.asarray(steps.prefill_pairs, np.float64)
     prefill_read = np.asarray(steps.prefill_kv_tokens, np.float64)
     decode_read = np.asarray(steps.decode_kv_tokens, np.float64)
-    if window_tokens:
-        prefill_pairs = np.minimum(prefill_pairs, steps.prefill_tokens * float(window_tokens))
-        seen = steps.prefill_seqs * float(window_tokens) + steps.prefill_tokens
-        prefill_read = np.minimum(prefill_read, seen)
-        decode_read = np.minimum(decode_read, steps.decode_seqs * float(window_tokens))
+    if heads.window_tokens:
+        beyond = heads.keys_beyond_window
+        prefill_pairs = np.minimum(prefill_pairs, steps.prefill_tokens * beyond)
+        prefill_read = np.minimum(prefill_read, steps.prefill_seqs * beyond + steps.prefill_tokens)
+        inside = decode_read <= steps.decode_seqs * float(heads.window_tokens)
+        decode_read = np.where(inside, decode_read, steps.decode_seqs * beyond)
     return prefill_pairs + decode_read, prefill_read + decode_read

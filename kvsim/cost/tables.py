@@ -1,6 +1,7 @@
 """What the kernels are priced from: a GPU's measured arrays, and constants fitted on all GPUs."""
 
 import csv
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,9 @@ from kvsim.gpu import GpuSpec
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+TICKS_PER_NS = 1024
+TICK_THRESHOLD = 2**0.5 - 1
 
 _DATA = Path(str(resources.files("kvsim"))) / "data" / "kernels"
 
@@ -38,7 +42,10 @@ class Fit:
     origin: str
 
     def __getitem__(self, name: str) -> float:
-        return self.values[name]
+        value = self.values[name]
+        if math.isnan(value):
+            raise LookupError(f"{self.origin}: {name} was not fitted")
+        return value
 
     @property
     def basis(self) -> Basis:
@@ -61,7 +68,8 @@ def fit(form: str, gpu: GpuSpec, dtype: str = "") -> Fit:
 
     They are the GPU's own if it was measured, else those of a GPU of the same compute capability
     (same kernels, same efficiency), else the median over the measured architectures, of which
-    each counts once. A dtype that was not measured on an architecture takes its bf16 constants.
+    each counts once. A dtype that was not measured on an architecture takes its bf16 constants,
+    and the median for a constant that bf16 has no need of.
 
     Args:
         form: `gemm`, `attention_decode`, `attention_prefill` or `all_reduce`.
@@ -69,18 +77,31 @@ def fit(form: str, gpu: GpuSpec, dtype: str = "") -> Fit:
         dtype: Second key: dtype, or the number of GPUs of an all-reduce.
     """
     rows = _fit_rows(form)
+    wanted = [row for row in rows if row.dtype == dtype]
+    if not wanted:
+        raise LookupError(f"no {form} was fitted for {dtype}")
+    middle = _median_over_architectures(wanted)
     for key in dict.fromkeys((dtype, "bfloat16")):
         of_dtype = [row for row in rows if row.dtype == key]
         own = [row for row in of_dtype if row.gpu == gpu.name]
         siblings = [row for row in of_dtype if row.architecture == _architecture(gpu.sm_arch)]
-        if own:
-            return Fit(own[0].values, key == dtype, f"form fitted on {gpu.name}")
-        if siblings:
-            return Fit(siblings[0].values, False, f"form with the constants of {siblings[0].gpu}")
-    of_dtype = [row for row in rows if row.dtype == dtype]
-    if not of_dtype:
-        raise LookupError(f"no {form} was fitted for {dtype}")
-    return Fit(_median_over_architectures(of_dtype), False, "form with median constants")
+        if own or siblings:
+            near = (own or siblings)[0]
+            values = near.values if key == dtype else _filled(near.values, middle)
+            origin = "form fitted on" if own else "form with the constants of"
+            return Fit(values, bool(own) and key == dtype, f"{origin} {near.gpu}")
+    return Fit(middle, False, "form with median constants")
+
+
+def whole_ticks(ns: Floats | float) -> Floats:
+    """Round times to multiples of 2^-10 ns, so that an iteration lasts as long on any computer.
+
+    The last bits of a power, a logarithm or a matrix product depend on the processor. Rounded to
+    ticks, entries agree, and their sums and products with integers are exact in any order (53 bits
+    hold two hours of ticks). One in thirty measured latencies lies halfway between two ticks, where
+    the last bit would decide after all: hence a threshold that is no fraction.
+    """
+    return np.asarray(np.floor(np.multiply(ns, TICKS_PER_NS) + TICK_THRESHOLD) / TICKS_PER_NS)
 
 
 def log_interpolate(at: Ints | Floats, grid: NDArray[np.generic], values: Floats) -> Floats:
@@ -150,6 +171,10 @@ def _fit_rows(form: str) -> list[_FitRow]:
 def _architecture(sm_arch: int | None) -> int | None:
     """Data-center Blackwell (100 and 103) is one architecture; older ones differ in each number."""
     return 100 if sm_arch == 103 else sm_arch
+
+
+def _filled(values: Mapping[str, float], middle: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: middle[name] if math.isnan(value) else value for name, value in values.items()}
 
 
 def _median_over_architectures(rows: list[_FitRow]) -> Mapping[str, float]:

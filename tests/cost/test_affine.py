@@ -4,16 +4,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.cost import StepShape
-from kvsim.cost.affine import RECORDED_SCHEDULES_COST, AffineCost
+from kvsim.cost.affine import AffineCost
 
 COUNTS = st.integers(0, 10_000)
 
 
 @given(decode=st.lists(COUNTS, max_size=30), chunks=st.lists(st.tuples(COUNTS, COUNTS), max_size=5))
-def test_the_recorded_clock_is_an_integer_count_of_microseconds(
+def test_a_floor_on_the_context_counts_whole_microseconds(
     decode: list[int], chunks: list[tuple[int, int]]
 ) -> None:
-    cost = RECORDED_SCHEDULES_COST
+    cost = AffineCost(
+        fixed_ns=5_000_000, per_token_ns=20_000, per_context_token_ns=500, context_floor_ns=1_000
+    )
     tokens = len(decode) + sum(new for new, _ in chunks)
     context = sum(decode) + sum(new + prefix for new, prefix in chunks)
     chunks_ns = sum(cost.chunk_ns(new, prefix) for new, prefix in chunks)
@@ -51,3 +53,10 @@ def test_the_parts_sum_to_the_step(floor_ns: int) -> None:
             float(steps.prefill_attention_ns[i]),
         )
         assert abs(ns - total[i]) <= 1
+
+
+def test_the_law_does_not_pretend_to_know_what_bounds_a_step() -> None:
+    cost = AffineCost(fixed_ns=3, per_token_ns=2)
+    parts = cost.parts_ns(StepShape(*(np.ones(1, np.int64) for _ in range(7))))
+    assert {part.bound for part in parts} == {"unknown"}
+    assert [line[:2] for line in cost.basis] == [("fixed", "given"), ("tokens", "given")]

@@ -110,6 +110,22 @@ def test_a_sliding_window_caps_the_context_and_nothing_else() -> None:
     assert np.all(window.seq_ns[128:] == window.seq_ns[128])
 
 
+def test_attention_in_chunks_starts_anew() -> None:
+    full = price_decode(H100, heads(), 4096)
+    chunks = price_decode(H100, heads(window_tokens=128, chunked=True), 4096)
+    assert np.array_equal(full.seq_ns[:129], chunks.seq_ns[:129])
+    assert np.all(chunks.seq_ns[129:] == full.seq_ns[64])
+    assert "half" in chunks.note
+
+
+def test_a_factor_that_nobody_measured_says_so() -> None:
+    assert "unmeasured" in price_decode(H100, heads(), 10).note
+    assert "unmeasured" in price_decode(load_gpu("v100_sxm"), heads(), 10).note
+    note = price_decode(load_gpu("rtx_pro_6000_server"), heads(), 10).note
+    assert "1.6 times" in note
+    assert "unmeasured" not in note
+
+
 def test_chunks_slow_decoding_where_it_was_measured() -> None:
     for gpu, q_heads, factor in (("rtx_pro_6000_server", 32, 1.6), ("a100_sxm", 64, 2.8)):
         price = price_decode(load_gpu(gpu), heads(q_heads, 8), 10)

@@ -39,6 +39,21 @@ def test_a_measured_point_is_its_own_price(gpu: str) -> None:
         assert {curve.part.basis for curve in curves} == {"measured"}
 
 
+def test_a_measured_point_stands_alone_beside_a_gap() -> None:
+    gpu, rows = load_gpu("l40s"), np.array([1, 64, 4096])
+    arrays = load_arrays(gpu)
+    for dtype, weights in (("bfloat16", sixteen_bit(gpu)), ("fp8", fp8(gpu))):
+        grids = [arrays[f"gemm/{dtype}/{axis}"] for axis in "mnk"]
+        whole = np.isfinite(arrays[f"gemm/{dtype}/us"]).all(axis=0)
+        for n, k in [(65536, 7168), (65536, 10240), (65536, 16384)]:
+            at = np.searchsorted(grids[1], n), np.searchsorted(grids[2], k)
+            curves = gemm_curves("gemm", gpu, weights, rows, n, k)
+            assert (curves[0].part.basis == "measured") == whole[at]
+            if whole[at]:
+                us = arrays[f"gemm/{dtype}/us"][np.searchsorted(grids[0], rows), *at]
+                assert total(curves) == pytest.approx(us * 1e3, rel=1e-5)
+
+
 def test_between_measured_points_the_price_lies_between_theirs() -> None:
     weights = sixteen_bit(H100)
     low, mid, high = (
@@ -114,6 +129,14 @@ def test_weight_only_formats_save_bytes_and_no_flops() -> None:
     full = total(gemm_curves("gemm", H100, plain, few, 8192, 8192))
     assert saved[0] < 0.5 * full[0]
     assert saved[2] > 0.8 * full[2]
+
+
+def test_fp8_where_only_bf16_was_fitted_has_a_price() -> None:
+    own = replace(UNKNOWN, sm_arch=80)
+    with_pass = total(gemm_curves("gemm", own, fp8(own), TOKENS, 4096, 4096))
+    assert np.all(np.isfinite(with_pass))
+    plain = total(gemm_curves("gemm", own, sixteen_bit(own), TOKENS, 4096, 4096))
+    assert 0.4 * plain[4096] < with_pass[4096] < plain[4096]
 
 
 def test_fp8_on_an_unknown_gpu_pays_for_quantizing_the_activation() -> None:

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from kvsim.cost.formats import sixteen_bit
-from kvsim.cost.moe import activated_experts, moe_curves
+from kvsim.cost.moe import MoeShape, activated_experts, moe_curves
 from kvsim.cost.tables import Curve, Floats, load_arrays
 from kvsim.gpu import load_gpu
 
 H100 = load_gpu("h100_sxm")
 TOKENS = np.arange(2049)
-MIXTRAL = (4096, 14336, 2, 8, 2)
+MIXTRAL = MoeShape(hidden=4096, inter=14336, topk=2, experts=8, tp=2)
 
 
 def total(curves: list[Curve]) -> Floats:
@@ -40,7 +40,7 @@ def test_a_measured_shape_is_its_own_price() -> None:
 
 
 def test_an_unmeasured_shape_is_scaled_from_its_neighbours() -> None:
-    near = (4096, 14000, 2, 8, 2)
+    near = MIXTRAL._replace(inter=14000)
     curves = moe_curves(H100, sixteen_bit(H100), TOKENS, near, matrices=3)
     exact = total(moe_curves(H100, sixteen_bit(H100), TOKENS, MIXTRAL, matrices=3))
     assert curves[0].part.basis == "extrapolated"

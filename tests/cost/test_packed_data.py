@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvsim.cost.tables import fit, load_arrays, log_interpolate, two_nearest
+from kvsim.cost.tables import fit, load_arrays, log_interpolate, two_nearest, whole_ticks
 from kvsim.gpu import GpuSpec, gpu_names, load_gpu
 
 DATA = Path(str(resources.files("kvsim"))) / "data" / "kernels"
@@ -69,6 +69,21 @@ def test_constants_come_from_the_gpu_then_its_architecture_then_the_median() -> 
     assert min(values) < fit("gemm", unknown, "bfloat16")["mem_eff"] < max(values)
     with pytest.raises(LookupError):
         fit("all_reduce", unknown, "3")
+
+
+def test_a_constant_that_was_not_fitted_is_no_number() -> None:
+    with pytest.raises(LookupError, match="quant_stage_bw_eff"):
+        fit("gemm", load_gpu("a100_sxm"), "bfloat16")["quant_stage_bw_eff"]
+
+
+def test_ticks_do_not_depend_on_the_last_bits_of_a_time() -> None:
+    us = load_arrays(load_gpu("h100_sxm"))["gemm/bfloat16/us"]
+    ns = us[np.isfinite(us)].astype(np.float64) * 1000
+    above, below = ns * (1 + 4e-16), ns * (1 - 4e-16)
+    assert np.any(np.rint(above * 1024) != np.rint(below * 1024))  # a plain rounding would
+    assert np.array_equal(whole_ticks(above), whole_ticks(below))
+    assert np.all(np.abs(whole_ticks(ns) - ns) < 1 / 1024)
+    assert whole_ticks(np.arange(9.0)).tolist() == list(range(9))
 
 
 def test_interpolation_hits_its_points_skips_gaps_and_continues_in_proportion() -> None:

@@ -1,3 +1,4 @@
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -5,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsim.cost import StepShape
+from kvsim.cost import Part, StepShape
+from kvsim.cost.attention import DecodePrice, Heads, PrefillPrice
 from kvsim.cost.kernels import Deployment, build_cost
 from kvsim.cost.overheads.async_engine import AsyncEngine
-from kvsim.cost.step import KernelCost
+from kvsim.cost.step import AttentionLayers, KernelCost, Work
+from kvsim.cost.tables import Curve
 from kvsim.gpu import load_gpu
 from kvsim.model import load_model
 
@@ -71,10 +74,18 @@ def one_by_one(cost: KernelCost, steps: list[Any]) -> list[int]:
 @pytest.mark.parametrize("kind", COSTS)
 @settings(max_examples=40)
 @given(steps=STEPS)
-def test_many_steps_at_once_have_the_same_bits(kind: str, steps: list[Any]) -> None:
+def test_times_are_exact_fractions_whose_order_of_summation_is_free(
+    kind: str, steps: list[Any]
+) -> None:
     cost = COSTS[kind]
-    at_once = cost.steps_ns(shape(cost, steps, whole_ns=False))
-    assert at_once.tolist() == one_by_one(cost, steps)
+    for chunks, decodes in steps:
+        exact_ns = sum(Fraction(cost.chunk_ns(new, prefix)) for new, prefix in chunks)
+        assert (exact_ns * 2048).denominator == 1  # ticks of 2^-10 ns, times half tokens
+        backward_ns = sum(cost.chunk_ns(new, prefix) for new, prefix in reversed(chunks))
+        assert exact_ns == backward_ns
+        parts = cost.parts_ns(shape(cost, [(chunks, decodes)], whole_ns=False))
+        total_ns = sum(Fraction(float(ns[0])) for ns in parts.values())
+        assert (round(total_ns) or 1) == one_by_one(cost, [(chunks, decodes)])[0]
 
 
 @pytest.mark.parametrize("kind", COSTS)
@@ -168,6 +179,46 @@ def test_windows_bound_what_is_read() -> None:
     full_layers = sum(g.count for g in model.layers if not g.attention.window_tokens)
     per_layer = model.kv_bytes_per_token(1) // model.num_layers
     assert high - low == 1000 * per_layer * full_layers
+
+
+def crafted(*groups: AttentionLayers) -> KernelCost:
+    nothing = np.zeros(10_000)
+    curve = Curve(Part("gemm", "hbm", "given"), nothing)
+    return KernelCost([curve], [curve], groups, Work(0.0, 0.0, nothing, 0.0, 0.0))
+
+
+def layers(
+    count: int = 1, fixed_ns: float = 0.0, seq_ns: float = 1.0, factor: float = 1.0, **more: Any
+) -> AttentionLayers:
+    """Return layers whose chunks take 1 ns for each pair, and decodes `seq_ns` for each key."""
+    new, nothing = np.arange(10_000.0), np.zeros(10_000)
+    prefill = PrefillPrice(0.0, nothing, new, nothing, 0.0, "physical", "")
+    decode = DecodePrice(fixed_ns, seq_ns * np.arange(101.0), factor, "physical", "")
+    return AttentionLayers(
+        count, Heads(8, 8, 128, 1.0, 1.0, 1.0, "bfloat16", **more), prefill, decode
+    )
+
+
+def test_each_group_of_layers_is_slowed_by_its_own_factor() -> None:
+    cost = crafted(layers(5, 10.0, 2.0, 1.0), layers(1, 100.0, 40.0, 2.5))
+    local_ns, full_ns = 5 * (10 + 3 * 2 * 50), 100 + 3 * 40 * 50
+    assert cost.step_ns(3, 3, 3, 150, 0.0) == local_ns + full_ns
+    assert cost.step_ns(10, 4, 3, 150, 0.0) == local_ns + 2.5 * full_ns
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_windows_and_chunks_of_attention_bound_the_pairs(chunked: bool) -> None:
+    size = 1000
+    cost = crafted(layers(window_tokens=size, chunked=chunked))
+    for new, prefix in [(1000, 0), (500, 0), (500, 500), (1000, 3000), (3000, 4000)]:
+        at = np.arange(prefix, prefix + new)
+        keys = at % size + 0.5 if chunked else np.minimum(at + 0.5, size)
+        assert cost.chunk_ns(new, prefix) == pytest.approx(keys.sum())
+        steps = shape(cost, [([(new, prefix)], [])], whole_ns=True)
+        if prefix >= size:
+            assert cost.work(steps)[0] == pytest.approx(keys.sum())
+    pairs = cost.work(shape(cost, [([], [700]), ([], [5000])], whole_ns=True))[0]
+    assert pairs.tolist() == [700, size / 2 if chunked else size]
 
 
 def test_the_basis_names_every_component_once_for_each_reason() -> None:
