@@ -23,7 +23,7 @@ class CostPart(Protocol):
 
     @property
     def bound(self) -> str:
-        """What limits its speed: `hbm`, `compute`, `communication` or `host`."""
+        """What limits its speed: `hbm`, `compute`, `communication`, `host`, or `unknown`."""
         ...
 
     @property

@@ -27,6 +27,7 @@ _BOUNDS = {
     "compute": "compute-bound",
     "communication": "communication",
     "host": "host overhead",
+    "unknown": "of unknown bound",
 }
 
 

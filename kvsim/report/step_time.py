@@ -40,8 +40,19 @@ COMPONENT_COLORS = {
     "host": PURPLE,
 }
 OTHER_COLORS = (BLUE, ORANGE, PURPLE, VERMILLION, GREEN, YELLOW)  # of the affine law's parts
-BOUND_COLORS = {"hbm": SLATE, "compute": SILVER, "communication": SKY, "host": PURPLE}
-WORDS = {"gemm": "GEMM", "hbm": "HBM-bound", "compute": "compute-bound"}
+BOUND_COLORS = {
+    "hbm": SLATE,
+    "compute": SILVER,
+    "communication": SKY,
+    "host": PURPLE,
+    "unknown": GRAY,
+}
+WORDS = {
+    "gemm": "GEMM",
+    "hbm": "HBM-bound",
+    "compute": "compute-bound",
+    "unknown": "of unknown bound",
+}
 BAR_PX = 46
 LABELED_SHARE = 0.05  # a narrower bar has no room for its name
 
