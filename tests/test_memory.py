@@ -136,7 +136,7 @@ def test_another_prompt_token_costs_two_hidden_states() -> None:
 @settings(deadline=None)
 @given(
     tp=st.sampled_from([1, 2, 4, 8]),
-    utilization=st.floats(0.3, 1.0),
+    utilization=st.floats(0.4, 1.0),
     tokens=st.integers(256, 32768),
     seqs=st.integers(1, 2048),
     block_size=st.sampled_from([1, 8, 16, 32, 128]),
@@ -303,10 +303,15 @@ def test_a_step_too_large_is_named_and_a_smaller_one_offered() -> None:
 
 def test_a_batch_too_large_to_sample_for_gets_a_smaller_one() -> None:
     card = load_gpu("l4")
-    flags = resolve_flags(LLAMA, card, max_model_len=4096, max_num_seqs=4096)
+    steps = {"max_num_seqs": 8192, "max_num_batched_tokens": 8192}
+    flags = resolve_flags(LLAMA, card, max_model_len=4096, **steps)
     options = what_would_fit(LLAMA, card, flags)
     assert options[0] == "max_num_seqs 2048"
-    assert memory_budget(LLAMA, card, replace(flags, max_num_seqs=2048)).fits
+    fewer = replace(flags, max_num_seqs=2048)
+    assert memory_budget(LLAMA, card, fewer).fits
+    assert what_would_fit(LLAMA, card, fewer) == []
+    with pytest.raises(InputError, match="activations of a step"):
+        memory_budget(LLAMA, card, replace(flags, max_num_seqs=4096))
 
 
 @pytest.mark.parametrize("name", ["v100_sxm", "t4"])

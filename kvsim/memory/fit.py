@@ -47,12 +47,14 @@ def at_auto_dtype(model: ModelSpec, gpu: GpuSpec) -> ModelSpec:
 
 
 def what_would_fit(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> list[str]:
-    """Return changes that make the model fit, each computed.
+    """Return changes that make the model fit, each computed; none if it fits already.
 
     A change that leaves the longest request no longer than it is now is none: where the KV cache
     is given, weights and activations don't matter.
     """
     now = split_memory(model, gpu, flags)
+    if now.fits:
+        return []
     tried = [
         ("", now),
         *_larger_pool(model, gpu, now),
