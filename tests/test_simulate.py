@@ -171,6 +171,7 @@ def test_a_lone_request_takes_what_its_steps_cost(tmp_path, layout):
 
 
 def test_the_scenario_decides_when_a_simulation_ends(tmp_path):
+    """The first two of four requests arrive, 20 s apart; only the second is still there."""
     _, tables = simulated(tmp_path, SCENARIO + "max_simulated_s: 20.5\n")
     assert tables["requests"]["outcome"].tolist() == [FINISHED, UNFINISHED]
 

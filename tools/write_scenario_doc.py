@@ -26,7 +26,7 @@ is replaced as a whole. `workload`, `seed`, `max_simulated_s` and `name` can't b
 variants face the same requests.
 """
 
-REFUSED = """\
+REFUSALS = """\
 ## Refused
 
 Settings of vLLM that kvsim does not model are refused by name in `engine`, unless their value says
@@ -51,7 +51,7 @@ def render() -> str:
     parts = [_section("##", "The file", schema, schema["$defs"])]
     parts += _subsections("", schema, schema["$defs"])
     rows = "".join(f"| `{name}` | {refusal.why} |\n" for name, refusal in REFUSED.items())
-    return "\n".join((INTRODUCTION, *parts, REFUSED + rows))
+    return "\n".join((INTRODUCTION, *parts, REFUSALS + rows))
 
 
 def _subsections(path: str, schema: Schema, definitions: Schema) -> Iterator[str]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from kvsim.cost import Part
 from kvsim.cost.tables import Curve, Floats, fit, load_arrays, log_interpolate
-from kvsim.errors import InputError
+from kvsim.errors import InputError, Problem
 from kvsim.gpu import GpuSpec, load_gpu
 from kvsim.units import NS_PER_S, NS_PER_US
 
@@ -51,7 +51,6 @@ def gather_curve(gpu: GpuSpec, size_bytes: Floats) -> Curve:
 def _link_bytes_per_s(gpu: GpuSpec) -> float:
     rate = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
     if rate is None:
-        raise InputError(
-            f"GPU '{gpu.name}': tensor parallelism needs link_bytes_per_s or pcie_bytes_per_s"
-        )
+        needs = f"GPU '{gpu.name}': tensor parallelism needs link_bytes_per_s or pcie_bytes_per_s"
+        raise InputError(Problem(needs, path="gpu"))
     return rate

@@ -1,7 +1,7 @@
 """The requests of a scenario file, as all its variants will face them."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,6 +42,12 @@ def draw_requests(file: ScenarioFile, variants: Mapping[str, ResolvedVariant]) -
 def _cut(requests: RequestTable, until_ns: int) -> RequestTable:
     """Return the requests that arrive before `until_ns`, which ends their horizon."""
     kept = slice(int(np.searchsorted(requests.arrival_ns, until_ns)))
-    columns = {field.name: getattr(requests, field.name) for field in fields(requests)}
-    cut = {name: rows[kept] for name, rows in columns.items() if isinstance(rows, np.ndarray)}
-    return replace(requests, **cut, horizon_ns=min(requests.horizon_ns, until_ns))
+    return replace(
+        requests,
+        arrival_ns=requests.arrival_ns[kept],
+        prompt_tokens=requests.prompt_tokens[kept],
+        output_tokens=requests.output_tokens[kept],
+        max_tokens=requests.max_tokens[kept],
+        group=requests.group[kept],
+        horizon_ns=min(requests.horizon_ns, until_ns),
+    )

@@ -56,6 +56,24 @@ def test_help_imports_nothing_heavy():
     assert not loaded & heavy
 
 
+def test_a_mistake_in_a_scenario_is_told_before_the_heavy_imports(tmp_path):
+    (tmp_path / "s.yaml").write_text("model: x\ngpu: y\n")
+    code = (
+        "import sys; sys.argv = ['kvsim', 'run', 's.yaml']\n"
+        "from kvsim.cli.main import main\n"
+        "try: main()\n"
+        "finally: print(*{name.split('.')[0] for name in sys.modules})"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert told.returncode == 2
+    assert "workload: is required" in told.stderr
+    loaded = set(told.stdout.split())
+    assert "pydantic" in loaded
+    assert not loaded & {"pandas", "plotly", "pyarrow", "simpy", "jinja2", "rich"}
+
+
 def test_bad_usage_is_exit_code_2():
     for arguments in (["bogus"], ["run"], ["memory", "--gpu", "h100_sxm"]):
         found = kvsim(*arguments)

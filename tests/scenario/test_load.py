@@ -63,6 +63,18 @@ def test_a_good_scenario_has_its_defaults(write):
             "kv_cache: {kind: contiguous, placement: buddy,\n  compaction: true}",
             7, "kv_cache", "buddy chunks can't slide",
         ),
+        (
+            "kv_cache:\n  kind: contiguous\n  compaction: true\n  compaction_bytes_per_s: .inf",
+            10, "kv_cache.compaction_bytes_per_s", "should be a finite number, not inf",
+        ),
+        (
+            "engine: {num_gpu_blocks_override: 9, kv_cache_memory_bytes: 9}",
+            7, "engine", "num_gpu_blocks_override and kv_cache_memory_bytes each give the size",
+        ),
+        (
+            "variants: {a: {max_simulated_s: 3}}",
+            7, "variants.a.max_simulated_s", "can't differ between variants: all variants face",
+        ),
         ("routing: {kind: round_robbin}", 7, "routing.kind", "did you mean round_robin?"),
         ("cost:\n  overhead:\n    fixd_s: 1", 9, "cost.overhead.fixd_s", "did you mean fixed_s?"),
         ("cost: {kind: affine, per_token_s: 1}", 7, "cost.per_token_s", "mean per_token_ns?"),

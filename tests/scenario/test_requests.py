@@ -72,6 +72,27 @@ def test_every_allocator_is_asked_and_oracles_are_answered(write):
     assert len(draw(write(f"variants:\n{variants}{oracle}"))) == 10
 
 
+def test_nobody_arrives_after_the_end_of_the_simulation(write):
+    whole, cut = draw(write()), draw(write("max_simulated_s: 2.5\n"))
+    kept = int((whole.arrival_ns < 2_500_000_000).sum())
+    assert 0 < kept < len(whole)
+    for name in ("arrival_ns", "prompt_tokens", "output_tokens", "max_tokens", "group"):
+        assert np.array_equal(getattr(cut, name), getattr(whole, name)[:kept])
+    assert cut.horizon_ns == 2_500_000_000
+    assert cut.digest() != whole.digest()
+    late = draw(write("max_simulated_s: 1000\n"))
+    assert late.digest() == whole.digest()
+
+
+@pytest.mark.parametrize("until_s", ["1.0e-300", "1.0e-9", "0.001"])
+def test_an_end_before_all_requests_is_told(write, until_s):
+    with pytest.raises(InputError) as caught:
+        draw(write(f"max_simulated_s: {until_s}\n"))
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.path) == (7, "max_simulated_s")
+    assert problem.message == "no request arrives before it"
+
+
 @pytest.mark.parametrize(
     ("rows", "more", "message"),
     [

@@ -180,6 +180,50 @@ def test_what_a_variant_inherits_is_told_once(write):
     assert [path for _, path, _ in complaints(write(more))] == ["engine.tensor_parallel_size"]
 
 
+def with_linear_attention(folder: Path) -> str:
+    """Write a model of which half of the layers can't be priced; return its path."""
+    catalog = Path(load_model.__code__.co_filename).parents[1] / "data" / "models"
+    config = json.loads((catalog / "meta-llama--Llama-3.1-8B-Instruct.json").read_text())
+    config["layer_types"] = ["linear_attention", "full_attention"] * 16
+    heads = {"linear_num_key_heads": 8, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4}
+    widths = {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+    path = folder / "linear.json"
+    path.write_text(json.dumps(config | heads | widths))
+    return str(path)
+
+
+def test_a_model_that_can_not_be_priced_is_told_before_anything_runs(write, tmp_path):
+    model = with_linear_attention(tmp_path)
+    ((line, path, message),) = complaints(write(f"variants:\n  linear:\n    model: {model}\n"))
+    assert (line, path) == (9, "variants.linear.model")
+    assert "linear attention" in message
+
+
+def test_an_affine_law_prices_every_model(tmp_path):
+    cost = {"kind": "affine", "fixed_ns": 7}
+    variant = resolved(model=with_linear_attention(tmp_path), cost=cost)
+    assert variant.cost.step_ns(1, 1, 1, 1, 0.0) == 7
+
+
+def test_a_gpu_without_links_can_not_share_a_model(write):
+    gpu = "{name: x, hbm_bytes: 8.0e10, hbm_bytes_per_s: 2.0e12, bf16_flop_per_s: 5.0e14}"
+    text = write().read_text().replace("h100_sxm", gpu)
+    ((line, path, message),) = complaints(write("engine: {tensor_parallel_size: 2}\n", text=text))
+    assert (line, path) == (2, "gpu")
+    assert "needs link_bytes_per_s" in message
+
+
+def test_a_known_architecture_gives_an_own_gpu_the_constants_measured_on_it():
+    gpu = {"name": "mine", "hbm_bytes": 8e10, "hbm_bytes_per_s": 2e12, "bf16_flop_per_s": 5e14}
+    notes = {
+        arch: {note for _, _, note in resolved(gpu={**gpu, **arch_of}).cost.basis}
+        for arch, arch_of in (("unknown", {}), ("hopper", {"sm_arch": 90}))
+    }
+    assert any("median constants" in note for note in notes["unknown"])
+    assert any("constants of h" in note for note in notes["hopper"])
+    assert not any("constants of h" in note for note in notes["unknown"])
+
+
 def test_a_checkpoint_in_four_bits_is_not_quantized_again():
     with pytest.raises(InputError, match="leave quantization out"):
         resolved(model="openai/gpt-oss-20b", engine={"quantization": "fp8"})
@@ -249,7 +293,7 @@ def test_the_hash_sees_the_content_of_files(write, tmp_path):
 
 @given(seed=st.integers(0, 2**64 - 1), replicas=st.integers(1, 9))
 def test_resolved_values_survive_json(seed, replicas):
-    values = resolved(seed=seed, replicas=replicas).as_dict()
+    values = resolved(seed=seed, replicas=replicas, cost={"kind": "affine"}).as_dict()
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert values["seed"] == seed
     assert values["replicas"] == replicas

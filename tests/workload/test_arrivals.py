@@ -85,6 +85,29 @@ def test_endless_arrivals_are_refused(process):
         process.arrivals(None, None, rng())
 
 
+@pytest.mark.parametrize(
+    ("process", "count"),
+    [
+        (Poisson(rate_per_s=1e-4), 2_000_000),
+        (Gamma(rate_per_s=1e-4, burstiness=0.01), 2_000_000),
+        (Constant(rate_per_s=1e-4), 10**8),
+    ],
+    ids=repr,
+)
+def test_arrivals_that_last_longer_than_the_clock_are_refused(process, count):
+    with pytest.raises(InputError, match=r"last more than 1e\+09 s"):
+        process.arrivals(count, None, rng())
+    longest = process.arrivals(count, 10**9 * SECOND, rng())
+    assert (np.diff(longest.times_ns) >= 0).all()
+    assert 0 <= longest.times_ns[0] <= longest.times_ns[-1] < 10**18
+
+
+def test_a_trace_slowed_beyond_the_clock_is_refused(tmp_path):
+    process = trace(tmp_path, [0, 3000], rate_scale=1e-6)
+    with pytest.raises(InputError, match="last more than"):
+        process.arrivals(None, None, rng())
+
+
 @pytest.mark.parametrize("rate", [0.5, 40.0])
 @pytest.mark.parametrize("burstiness", [None, 0.25, 1.0, 9.0])
 def test_gaps_follow_their_law_on_twenty_seeds(rate, burstiness):
