@@ -1,4 +1,4 @@
-"""GPUs: the catalogue, prices with a source, and GPUs of the user's own."""
+"""GPUs: the catalog, prices with a source, and GPUs of the user's own."""
 
 import pytest
 from pydantic import ValidationError
@@ -9,7 +9,7 @@ from kvsim.gpu import CustomGpu, GpuSpec, gpu_names, load_gpu, price_of
 OWN = {"name": "mine", "hbm_bytes": 80e9, "hbm_bytes_per_s": 3e12, "bf16_flop_per_s": 9e14}
 
 
-def test_every_gpu_of_the_catalogue_is_plausible() -> None:
+def test_every_gpu_of_the_catalog_is_plausible() -> None:
     assert len(gpu_names()) == 21
     for name in gpu_names():
         gpu = load_gpu(name)

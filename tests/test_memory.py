@@ -35,7 +35,7 @@ from kvsim.model import ModelSpec, load_model
 
 DATA = Path(__file__).parent / "data" / "memory"
 GIB = 2**30
-NAMES = {  # rows whose model the catalogue lacks
+NAMES = {  # rows whose model the catalog lacks
     "meta-llama/Meta-Llama-3-8B": "meta-llama/Meta-Llama-3.1-8B",  # but for its positions
     "mistralai/Mistral-Small-3.2-24B-Instruct-2506": str(DATA / "mistral-small-3.2-24b.json"),
 }

@@ -93,7 +93,7 @@ def test_active_parameters_are_those_stated_with_or_without_embedding(name: str)
     assert nearest == pytest.approx(ACTIVE[name], rel=0.025)
 
 
-def test_every_model_of_the_catalogue_loads() -> None:
+def test_every_model_of_the_catalog_loads() -> None:
     names = model_names()
     assert len(names) == 48
     for name in names:
@@ -151,7 +151,7 @@ def test_linear_layers_keep_a_state_for_each_sequence() -> None:
     assert load_model(LLAMA_8B).state_bytes_per_sequence() == 0
 
 
-def test_quantised_checkpoints_keep_what_they_say_in_16_bit() -> None:
+def test_quantized_checkpoints_keep_what_they_say_in_16_bit() -> None:
     plain, int4 = load_model("moonshotai/Kimi-K2-Instruct"), load_model("moonshotai/Kimi-K2.5")
     assert plain.parameters()["experts"] == int4.parameters()["experts"]
     experts = int4.parameters()["experts"]
@@ -207,7 +207,7 @@ def test_unknown_model_gets_the_closest_names() -> None:
         load_model("no/such/folder")
 
 
-def catalogue_config(name: str) -> dict[str, object]:
+def catalog_config(name: str) -> dict[str, object]:
     import kvsim
 
     folder = Path(kvsim.__file__).parent / "data" / "models"
@@ -215,15 +215,15 @@ def catalogue_config(name: str) -> dict[str, object]:
     return config
 
 
-def test_a_path_gives_the_same_model_as_the_catalogue(tmp_path: Path) -> None:
+def test_a_path_gives_the_same_model_as_the_catalog(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.json").write_text(json.dumps(catalogue_config(LLAMA_8B)))
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(catalog_config(LLAMA_8B)))
     for path in ("mine", "mine/config.json"):
         assert replace(load_model(path, tmp_path), name=LLAMA_8B) == load_model(LLAMA_8B)
 
 
 def test_modelopt_keeps_its_quantization_in_a_file_beside(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(catalogue_config(LLAMA_8B)))
+    (tmp_path / "config.json").write_text(json.dumps(catalog_config(LLAMA_8B)))
     section = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": section}))
     model = load_model(str(tmp_path))
@@ -234,23 +234,23 @@ def test_modelopt_keeps_its_quantization_in_a_file_beside(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba2"}, "model_type 'mamba2' is not modelled"),
-        ({"num_kv_shared_layers": 4}, "num_kv_shared_layers = 4 is not modelled"),
-        ({"layer_types": ["mamba"] * 32}, "'mamba' is not modelled"),
+        ({"model_type": "mamba2"}, "model_type 'mamba2' is not modeled"),
+        ({"num_kv_shared_layers": 4}, "num_kv_shared_layers = 4 is not modeled"),
+        ({"layer_types": ["mamba"] * 32}, "'mamba' is not modeled"),
         ({"hidden_size": 16, "head_dim": None}, "no layer keeps a KV cache"),
         ({"intermediate_size": None}, "lacks the key 'intermediate_size_mlp or intermediate_size"),
         ({"text_config": 5}, r"config\.json: text_config: must be an object"),
         ({"vision_config": [1]}, r"config\.json: vision_config: must be an object"),
         ({"num_key_value_heads": 3}, "32 query heads can't be shared evenly by 3 KV heads"),
         ({"layer_types": ["full_attention"]}, "makes no sense"),
-        ({"quantization_config": {"quant_method": "aqlm"}}, "method 'aqlm' is not modelled"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "method 'aqlm' is not modeled"),
         ({"quantization_config": {"quant_method": "compressed-tensors"}}, "lacks the key"),
     ],
 )
-def test_what_is_not_modelled_is_refused(
+def test_what_is_not_modeled_is_refused(
     tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(catalogue_config(LLAMA_8B) | change))
+    (tmp_path / "config.json").write_text(json.dumps(catalog_config(LLAMA_8B) | change))
     with pytest.raises(InputError, match=message):
         load_model(str(tmp_path))
 
@@ -270,7 +270,7 @@ IMPOSSIBLE = (0, -1, 1.5, 1e308, 10**30, True, "many", [], float("nan"))
 @pytest.mark.parametrize("key", SIZES)
 @pytest.mark.parametrize("value", IMPOSSIBLE, ids=repr)
 def test_sizes_that_cannot_be_are_refused(tmp_path: Path, key: str, value: object) -> None:
-    config = catalogue_config(LLAMA_8B) | {"head_dim": 128} | {key: value}
+    config = catalog_config(LLAMA_8B) | {"head_dim": 128} | {key: value}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=rf"config\.json: {key}: must be a whole number from 1"):
         load_model(str(tmp_path))
@@ -285,7 +285,7 @@ def test_every_impossible_number_and_type_is_told_at_once(tmp_path: Path) -> Non
         "rope_parameters": {"partial_rotary_factor": "all"},
         "vision_config": {"depth": 0},
     }
-    (tmp_path / "config.json").write_text(json.dumps(catalogue_config(LLAMA_8B) | wrong))
+    (tmp_path / "config.json").write_text(json.dumps(catalog_config(LLAMA_8B) | wrong))
     with pytest.raises(InputError) as error:
         load_model(str(tmp_path))
     assert len(error.value.problems) == len(wrong)
@@ -295,7 +295,7 @@ def test_every_impossible_number_and_type_is_told_at_once(tmp_path: Path) -> Non
 
 
 def test_numbers_of_a_nested_decoder_are_told_with_their_section(tmp_path: Path) -> None:
-    nested = {"model_type": "outer", "text_config": catalogue_config(LLAMA_8B)}
+    nested = {"model_type": "outer", "text_config": catalog_config(LLAMA_8B)}
     config = json.loads(json.dumps(nested))
     config["text_config"]["vocab_size"] = 0
     config["dtype"] = "float3"
@@ -308,13 +308,13 @@ def test_numbers_of_a_nested_decoder_are_told_with_their_section(tmp_path: Path)
 
 @pytest.mark.parametrize("dtype", ["float16", "torch.float16"])
 def test_the_dtype_is_read_with_and_without_its_package(tmp_path: Path, dtype: str) -> None:
-    config = catalogue_config(LLAMA_8B) | {"torch_dtype": dtype}
+    config = catalog_config(LLAMA_8B) | {"torch_dtype": dtype}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert load_model(str(tmp_path)).dtype == "float16"
 
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
-    config = catalogue_config(LLAMA_8B)
+    config = catalog_config(LLAMA_8B)
     del config["num_hidden_layers"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="lacks the key 'num_hidden_layers'"):

@@ -1,9 +1,9 @@
-"""Write `docs/metrics.md` from the catalogue of metrics; a test compares the two."""
+"""Write `docs/metrics.md` from the catalog of metrics; a test compares the two."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from kvsim.metrics.catalogue import LATENCIES, METRICS, SHARE_METRICS, STATISTICS, latency_metric
+from kvsim.metrics.catalog import LATENCIES, METRICS, SHARE_METRICS, STATISTICS, latency_metric
 from kvsim.metrics.definitions import BATCH, KV, REQUESTS, THROUGHPUT, WAITING, Metric
 
 DOC = Path(__file__).parents[1] / "docs" / "metrics.md"
@@ -11,7 +11,7 @@ DOC = Path(__file__).parents[1] / "docs" / "metrics.md"
 INTRODUCTION = f"""\
 # Metrics
 
-Written by `tools/write_metrics_doc.py` from `kvsim/metrics/definitions.py` and `catalogue.py`.
+Written by `tools/write_metrics_doc.py` from `kvsim/metrics/definitions.py` and `catalog.py`.
 
 `summary.json` holds, for each variant, three parts:
 

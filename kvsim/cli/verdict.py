@@ -3,7 +3,7 @@
 import textwrap
 from pathlib import Path
 
-from kvsim.metrics.catalogue import format_figure
+from kvsim.metrics.catalog import format_figure
 from kvsim.metrics.summary import compare
 from kvsim.rundir import REPORT, Run
 from kvsim.scenario.schema import BASE

@@ -3,7 +3,7 @@
 vLLM loads the weights, runs one step of `max_num_batched_tokens` tokens and samples for
 `max_num_seqs` sequences, and gives the KV cache what the peak leaves of
 `gpu_memory_utilization` x the GPU's memory. The same sum is done here from tensor shapes. The
-constants below have a physical meaning; none belongs to one model or one GPU. Not modelled: the
+constants below have a physical meaning; none belongs to one model or one GPU. Not modeled: the
 profile run of a vision encoder.
 """
 
@@ -18,7 +18,7 @@ from kvsim.units import GIB, KIB
 
 ELEMENT_BYTES = 2  # of activations
 # Part of the nominal memory that CUDA reports, where it isn't known: 0.982 to 0.991 on the GPUs of
-# the catalogue that state it (ECC and the driver keep the rest).
+# the catalog that state it (ECC and the driver keep the rest).
 USABLE_FRACTION = 0.99
 # Tensors of one hidden state per token alive at the forward's peak (input, residual, norm), and
 # while sampling (output, residual): one more prompt token costs 2 x 2 x hidden bytes, exactly,

@@ -1,6 +1,6 @@
 """From result tables to figures: latency, goodput, utilization, what limits it, the verdict.
 
-`summary.summarize` is the entry; every figure it returns is defined in `catalogue.METRICS`.
+`summary.summarize` is the entry; every figure it returns is defined in `catalog.METRICS`.
 """
 
 from collections.abc import Mapping, Sequence

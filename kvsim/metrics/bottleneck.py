@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvsim.metrics import CostPart, StepCosts
-from kvsim.metrics.catalogue import percent
+from kvsim.metrics.catalog import percent
 from kvsim.tables import EVENT_KINDS, HEAD_LACKS, Columns
 
 _COMPACTED = EVENT_KINDS.index("compacted")
@@ -40,7 +40,7 @@ class _Compaction(NamedTuple):
 
 
 def limits(steps: Columns, events: Columns, costs: StepCosts | None) -> dict[str, Any]:
-    """Return what limits the run: `sentence`, and the shares named in `catalogue.SHARE_METRICS`.
+    """Return what limits the run: `sentence`, and the shares named in `catalog.SHARE_METRICS`.
 
     All steps count, those after the horizon too, weighted by their duration; each dictionary of
     shares sums to one or is empty if there is no such time.

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics import Figures
-from kvsim.metrics.catalogue import LATENCIES, STATISTICS
+from kvsim.metrics.catalog import LATENCIES, STATISTICS
 from kvsim.tables import EVENT_KINDS, OUTCOMES, Columns
 from kvsim.units import NS_PER_S
 
@@ -103,7 +103,7 @@ def latency_samples(
 
 
 def latency_figures(samples: dict[str, Sample]) -> Figures:
-    """Return the statistics of each latency under the names of the catalogue."""
+    """Return the statistics of each latency under the names of the catalog."""
     return {
         f"{latency}_{statistic}_s": sample.statistic(statistic)
         for latency, sample in samples.items()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics import Figures
-from kvsim.metrics.catalogue import (
+from kvsim.metrics.catalog import (
     format_figure,
     format_number,
     latency_and_statistic,

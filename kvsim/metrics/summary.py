@@ -5,7 +5,7 @@ from typing import Any
 
 from kvsim.metrics import RunContext
 from kvsim.metrics.bottleneck import limits, waiting_fraction
-from kvsim.metrics.catalogue import METRICS
+from kvsim.metrics.catalog import METRICS
 from kvsim.metrics.latency import latency_figures, latency_samples
 from kvsim.metrics.slo import judge
 from kvsim.metrics.throughput import request_figures, throughput_figures, window_ns

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kvsim.errors import InputError, Problem
-from kvsim.metrics.catalogue import latency_and_statistic
+from kvsim.metrics.catalog import latency_and_statistic
 
 
 def check_targets(slo: Mapping[str, float]) -> None:

@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, Family] = {
         qkv_bias=True, output_bias=True, norm_bias=True, gated_mlp=False, mlp_bias=True
     ),
 }  # fmt: skip
-# Keys that change the model in a way that is not modelled, unless they have one of these values.
+# Keys that change the model in a way that is not modeled, unless they have one of these values.
 _NOT_MODELLED: Mapping[str, tuple[object, ...]] = {
     "hidden_size_per_layer_input": (0, None),
     "num_kv_shared_layers": (0, None),
@@ -73,13 +73,13 @@ def read_config(name: str, config: Config, file: str = "config.json") -> ModelSp
         raise InputError(f"{file}: text_config: must be an object")
     kind = str(text.get("model_type"))
     problems = [
-        f"{name}: {key} = {text[key]!r} is not modelled"
+        f"{name}: {key} = {text[key]!r} is not modeled"
         for key, neutral in _NOT_MODELLED.items()
         if text.get(key) not in neutral
     ]
     if kind not in FAMILIES:
         known = ", ".join(FAMILIES)
-        problems.append(f"{name}: model_type '{kind}' is not modelled; modelled are {known}")
+        problems.append(f"{name}: model_type '{kind}' is not modeled; modeled are {known}")
     if problems:
         raise InputError(*problems)
     if impossible := check_config(config):
@@ -129,7 +129,7 @@ def _spec(name: str, config: Config, text: Config, family: Family) -> ModelSpec:
 
 
 def _dtype(text: Config, config: Config) -> Literal["bfloat16", "float16"]:
-    """Return the dtype of what is not quantised; vLLM turns fp32 checkpoints into 16 bit too."""
+    """Return the dtype of what is not quantized; vLLM turns fp32 checkpoints into 16 bit too."""
     sources = (text, config)
     given = [s[key] for s in sources for key in ("torch_dtype", "dtype") if s.get(key)]
     return "float16" if given and given[0].removeprefix("torch.") == "float16" else "bfloat16"
@@ -201,7 +201,7 @@ def _named_kind(
             return "chunked", int(text["attention_chunk_size"])
         case "linear_attention":
             return "linear", 0
-    raise InputError(f"layer_types: '{name}' is not modelled")
+    raise InputError(f"layer_types: '{name}' is not modeled")
 
 
 def _mla(text: Config) -> Attention:

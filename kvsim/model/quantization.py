@@ -1,4 +1,4 @@
-"""What a quantised checkpoint stores: bits per weight, scales, and what is kept in 16 bit."""
+"""What a quantized checkpoint stores: bits per weight, scales, and what is kept in 16 bit."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Quantization:
     static_activations: bool = False  # scales of 8-bit activations are in the checkpoint
 
     def covers(self, module: str) -> bool:
-        """Tell whether a linear layer is quantised, by the end of its name."""
+        """Tell whether a linear layer is quantized, by the end of its name."""
         name = f"model.layers.*.{module}"
         return not any(re.match(pattern, name) for pattern in self.kept)
 
@@ -57,7 +57,7 @@ def read_quantization(section: Mapping[str, Any], num_layers: int) -> Quantizati
     A list of ignored modules is read for the layer in the middle, which stands for all layers.
 
     Raises:
-        InputError: The method is not modelled.
+        InputError: The method is not modeled.
     """
     dtype = _weight_dtype(section)
     bits, scales = _FORMATS[dtype]
@@ -91,7 +91,7 @@ def _weight_dtype(section: Mapping[str, Any]) -> WeightDtype:
         if kind:
             return "fp8_block" if kind == "fp8" and weights.get("block_structure") else kind
     raise InputError(
-        f"quantization_config: method '{method}' is not modelled; modelled are fp8, mxfp4, gptq, "
+        f"quantization_config: method '{method}' is not modeled; modeled are fp8, mxfp4, gptq, "
         "awq, modelopt (FP8, NVFP4) and compressed-tensors (fp8, int8, int4, nvfp4)"
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.metrics.catalogue import percent
+from kvsim.metrics.catalog import percent
 from kvsim.report.figure import (
     GRAY,
     GREEN,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvsim.metrics.catalogue import METRICS, format_figure, metric_of, percent
+from kvsim.metrics.catalog import METRICS, format_figure, metric_of, percent
 from kvsim.metrics.summary import COMPARED, compare
 from kvsim.report.figure import Table, sentence, short_name
 from kvsim.report.inputs import Variant
@@ -103,7 +103,7 @@ def _margin_words(margin: float) -> str:
 
 
 def comparison(variants: Sequence[Variant]) -> list[Row]:
-    """Return the variants side by side, the base first, in the order of the catalogue."""
+    """Return the variants side by side, the base first, in the order of the catalog."""
     rows = []
     for row in compare({variant.name: variant.summary for variant in variants}):
         cells = [
@@ -158,7 +158,7 @@ def outcomes(variants: Sequence[Variant]) -> Table:
 
 
 def all_figures(variants: Sequence[Variant]) -> list[Row]:
-    """Return every figure of the catalogue that isn't in the comparison."""
+    """Return every figure of the catalog that isn't in the comparison."""
     return [
         Row(
             metric.label,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvsim.metrics.catalogue import percent
+from kvsim.metrics.catalog import percent
 from kvsim.report.figure import (
     BLUE,
     BROWN,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.metrics.catalogue import format_figure, latency_and_statistic, metric_of
+from kvsim.metrics.catalog import format_figure, latency_and_statistic, metric_of
 from kvsim.metrics.latency import request_latencies
 from kvsim.report.figure import (
     GRAY,

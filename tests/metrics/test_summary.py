@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from kvsim.metrics.catalogue import METRICS, SHARE_METRICS
+from kvsim.metrics.catalog import METRICS, SHARE_METRICS
 from kvsim.metrics.summary import COMPARED, compare, summarize
 from kvsim.tables import TABLES
 
@@ -60,7 +60,7 @@ def test_summaries_are_plain_finite_and_repeatable(seed, context):
     assert json.dumps(summarize(*tables, run), allow_nan=False) == text
 
 
-def test_every_figure_is_in_the_catalogue_and_the_other_way_round(small_run, context):
+def test_every_figure_is_in_the_catalog_and_the_other_way_round(small_run, context):
     summary = summarize(*small_run, context())
     assert list(summary["figures"]) == list(METRICS)
     assert set(summary["limits"]) - {"sentence"} == set(SHARE_METRICS)

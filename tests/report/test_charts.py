@@ -5,7 +5,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvsim.metrics.catalogue import format_figure, percent
+from kvsim.metrics.catalog import format_figure, percent
 from kvsim.report.figure import Chart, short_name
 from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, queue_and_batch, slot_uses
 from kvsim.report.series import MAX_POINTS

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from plotly.offline import get_plotlyjs
 
-from kvsim.metrics.catalogue import METRICS, format_figure
+from kvsim.metrics.catalog import METRICS, format_figure
 from kvsim.report.inputs import ReportInput
 from kvsim.report.page import build_report
 

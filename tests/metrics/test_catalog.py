@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from kvsim.metrics.catalogue import METRICS, SHARE_METRICS, format_figure, metric_of
+from kvsim.metrics.catalog import METRICS, SHARE_METRICS, format_figure, metric_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +50,7 @@ def test_figures_with_their_units(name, value, text):
     assert format_figure(name, value) == text
 
 
-def test_the_page_of_definitions_is_the_catalogue():
+def test_the_page_of_definitions_is_the_catalog():
     tool = runpy.run_path(str(ROOT / "tools" / "write_metrics_doc.py"))
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert page == tool["render"](), "run tools/write_metrics_doc.py"

@@ -1,4 +1,4 @@
-"""The one catalogue of metrics: feeds the summary, the documentation, table headers and hovers."""
+"""The one catalog of metrics: feeds the summary, the documentation, table headers and hovers."""
 
 import re
 
