@@ -138,6 +138,19 @@ def price_prefill(gpu: GpuSpec, heads: Heads, tokens: Ints) -> PrefillPrice:
     FLOPs, 4·q·d·c128·(p + c/2)/(e·peak), or by the serial loop of a tile over its keys: the last
     tile sees p + c of them, the mean one p + c/2. Without a prefix the measured table is exact;
     its difference to the form is kept as `base_ns` for chunks that have one.
+
+    The form published with the tables, t_fix + max(FLOPs as above, t_key·(p + c)·waves) for each
+    chunk, differs in three ways. Median errors, by `tools/check_attention.py`:
+
+    - The loop sees p + c/2 keys in all waves but the last, and the table is met at p = 0. With the
+      same constants: 11.5 % against 17 % over 1,158 chunks on a prefix, 15.5 % against 16.4 %
+      over 103,248 calls with one chunk and decodes.
+    - FlashAttention 2 takes `FA2_PREFIX_SLOWDOWN` times the constants fitted without prefix: 5 %
+      over the chunks; 16.6 % over the calls with decodes, where it gains nothing (bias +3 %, not
+      -5 %). Constants published for RTX PRO 6000 alone reach 5 % and 16.6 %.
+    - t_fix counts once a call, since all chunks of a step are one call: 34 % over 20,751 calls of
+      several prompts of up to 512 tokens, against 430 % if it counts for each; 13 % against 22 %
+      over 19,462 calls of longer ones. Both are too slow there: short prompts share waves.
     """
     constants = _prefill_fit(gpu, heads)
     pair_ns, key_ns, tail_ns = _prefill_slopes(gpu, heads, tokens, constants)
