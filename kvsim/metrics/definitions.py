@@ -6,7 +6,7 @@ from typing import Literal
 Better = Literal["lower", "higher"]
 
 # Where the slots of the KV cache are; the shares of a step sum to one.
-KV_PARTS = ("held", "to_come", "inside", "rounding", "holes", "free")
+KV_PARTS = ("held", "to_come", "inside", "rounding", "holes", "reusable", "free")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,14 @@ REQUESTS = (
         "(rejected + timed out + unfinished) / all requests",
         "Requests without a full answer; `max_failed_fraction` of the SLO bounds it",
     ),
+    Metric(
+        "prefix_hit_fraction",
+        "Prefix cache hits",
+        "fraction",
+        "higher",
+        "sum of cached_tokens / sum of prompt_tokens of the requests with admitted ≥ 0",
+        "Share of the prompt tokens of all admitted requests that the prefix cache held",
+    ),
 )
 
 THROUGHPUT = (
@@ -79,7 +87,7 @@ THROUGHPUT = (
         "Window",
         "s",
         None,
-        "horizon; the end of the run if all requests arrive at once",
+        "horizon; the end of the run if all requests arrive within 1 µs",
         "Time over which throughput and utilization are taken: arrivals stop at its end, "
         "the run then drains",
     ),
@@ -88,7 +96,7 @@ THROUGHPUT = (
         "Makespan",
         "s",
         "lower",
-        "end of the last step or the last finish, whichever is later",
+        "end of the last step or the last finish, whichever is later; at most max_simulated_s",
         "Time until the run has drained",
     ),
     Metric(
@@ -261,7 +269,8 @@ _KV_TEXTS: dict[str, tuple[str, Better | None, str]] = {
     "inside": ("KV wasted inside", "lower", "slots taken that no token will ever fill"),
     "rounding": ("KV lost to rounding", "lower", "slots lost to rounding chunks up"),
     "holes": ("KV in holes", "lower", "free slots in holes too small to be used"),
-    "free": ("KV free", None, "free slots that can be used"),
+    "reusable": ("KV reusable", None, "free slots that hold prefixes which can be found"),
+    "free": ("KV free", None, "other free slots that can be used"),
 }
 
 
@@ -351,7 +360,8 @@ SHARES = (
         "fraction",
         None,
         "time of the parts with this bound / time in steps",
-        "Over the busy time, what limits the speed: HBM, compute, communication or the host",
+        "Over the busy time, what limits the speed: HBM, compute, communication, the host; "
+        "unknown with an affine law",
     ),
     Metric(
         "component_share",
