@@ -178,8 +178,10 @@ def _context(
     variant: ResolvedVariant, requests: RequestTable, simulated: Simulated, steps: Columns
 ) -> RunContext:
     scenario, cost, shape = variant.scenario, variant.cost, step_shape(steps)
+    end_s = scenario.max_simulated_s
     return RunContext(
         horizon_ns=requests.horizon_ns,
+        end_ns=None if end_s is None else seconds_to_ns(end_s),
         kv_capacity_tokens=simulated.kv_capacity_tokens,
         kv_bytes_per_token=variant.memory.kv_bytes_per_token,
         max_num_seqs=variant.engine.max_num_seqs,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from kvsim.metrics.catalog import format_figure
 from kvsim.metrics.summary import compare
+from kvsim.metrics.throughput import AT_ONCE_NS
 from kvsim.rundir import REPORT, Run
 from kvsim.scenario.schema import BASE
 from kvsim.units import NS_PER_S, format_duration
@@ -54,7 +55,9 @@ def _side_by_side(run: Run) -> str:
 
 def _places(run: Run, target: Path, with_report: bool) -> str:
     horizon_ns = run.requests.horizon_ns
-    when = f"over {format_duration(horizon_ns / NS_PER_S)}" if horizon_ns else "at once"
+    when = (
+        f"over {format_duration(horizon_ns / NS_PER_S)}" if horizon_ns > AT_ONCE_NS else "at once"
+    )
     about = f"{len(run.requests):,} requests {when}; tables in {target}/"
     return f"{about}\nReport: {target / REPORT}" if with_report else about
 

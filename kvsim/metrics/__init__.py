@@ -3,6 +3,7 @@
 `summary.summarize` is the entry; every figure it returns is defined in `catalog.METRICS`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,6 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Figures = dict[str, float | int | None]  # by the name of the metric; None: there is no such value
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """Return None for what is too large for a number, or undefined: JSON knows neither."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 class CostPart(Protocol):
@@ -56,6 +62,7 @@ class RunContext:
     max_num_seqs: int  # of one replica
     replicas: int = 1
     num_gpus: int = 1  # of all replicas together
+    end_ns: int | None = None  # the run is cut off here; None: it drained
     warmup_ns: int = 0
     slo: Mapping[str, float] | None = None  # `ttft_p99_s: 2.0`, `max_failed_fraction: 0.001`
     price_usd_per_gpu_hour: float | None = None

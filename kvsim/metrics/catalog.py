@@ -35,6 +35,8 @@ _LATENCY_TEXTS = {
     ),
 }
 
+LARGEST_IN_FULL = 1e15  # larger numbers are shown as powers of ten
+
 _STATISTIC_TEXTS = {"mean": "mean", "max": "largest value"}
 
 _LATENCY_NAME = re.compile(
@@ -93,8 +95,11 @@ def metric_of(name: str) -> Metric:
 
 
 def format_number(value: float) -> str:
-    """Show a number with three significant digits, all those before the point: `12,346`."""
-    if isinstance(value, int) or abs(value) >= 1000:
+    """Show a number with three significant digits, all those before the point: `12,346`.
+
+    From 10¹⁵ on powers of ten are easier to read.
+    """
+    if abs(value) < LARGEST_IN_FULL and (isinstance(value, int) or abs(value) >= 1000):
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
@@ -115,8 +120,7 @@ def format_figure(name: str, value: float | None) -> str:
         return percent(value)
     if unit == "bytes":
         return format_bytes(value)
-    if unit == "count":
-        return format_number(value)
     if unit in {"USD", "USD/h"}:
-        return f"${value:,.2f}" + unit.removeprefix("USD")
-    return f"{format_number(value)} {unit}"
+        amount = f"{value:,.2f}" if value < LARGEST_IN_FULL else format_number(value)
+        return f"${amount}" + unit.removeprefix("USD")
+    return format_number(value) + ("" if unit == "count" else f" {unit}")

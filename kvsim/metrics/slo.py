@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.metrics import Figures
+from kvsim.metrics import Figures, finite_or_none
 from kvsim.metrics.catalog import (
     format_figure,
     format_number,
@@ -24,9 +24,9 @@ from kvsim.tables import Columns
 class Target:
     """One target of the SLO: a bound on a figure, which has the target's name without its `max_`.
 
-    `value` and `met` are None if no request has such a figure.
+    `value` and `met` are None if no request has such a figure: it can't be judged.
     `margin` is (bound − value) / bound: what is left of the bound, negative if it is missed;
-    None without a value, or if the bound is 0 and missed.
+    None without a value, or if the bound is missed and 0, or next to it.
     """
 
     name: str
@@ -78,7 +78,10 @@ def meets_bounds(requests: Columns, slo: Mapping[str, float]) -> NDArray[np.bool
 def judge(
     slo: Mapping[str, float] | None, figures: Figures, samples: Mapping[str, Sample]
 ) -> dict[str, Any]:
-    """Return the verdict: `met` (None: nothing to judge), a sentence, and the targets."""
+    """Return the verdict: `met`, a sentence, and the targets.
+
+    `met` is None if there is no target, or if none is missed and one can't be judged.
+    """
     if slo:
         check_targets(slo)
     targets = [_target(name, bound, figures, samples) for name, bound in (slo or {}).items()]
@@ -92,7 +95,7 @@ def _target(name: str, bound: float, figures: Figures, samples: Mapping[str, Sam
     if value is None:
         return Target(name, figure, None, float(bound), None, None)
     met = value <= bound
-    margin = (bound - value) / bound if bound else 0.0 if met else None
+    margin = finite_or_none((bound - value) / bound) if bound else 0.0 if met else None
     return Target(name, figure, float(value), float(bound), margin, met)
 
 
@@ -106,10 +109,14 @@ def _overall(targets: list[Target], figures: Figures) -> tuple[bool | None, str]
     missed = [target for target in targets if target.met is False]
     if missed:
         return False, _missed_sentence(missed, len(targets))
-    if not figures["requests_measured"]:
+    unknown = [target for target in targets if target.met is None]
+    if unknown and not figures["requests_measured"]:
         return None, "All requests arrive during the warm-up: no latency is left to judge."
-    judged = [target for target in targets if target.met is not None]
-    return (True if judged else None), _met_sentence(judged)
+    return (
+        (None, _unknown_sentence(unknown, len(targets)))
+        if unknown
+        else (True, _met_sentence(targets))
+    )
 
 
 def _failures(figures: Figures) -> str:
@@ -132,12 +139,17 @@ def _tightness(target: Target) -> float:
     return float("-inf") if target.margin is None else target.margin
 
 
-def _met_sentence(judged: list[Target]) -> str:
-    if not judged:
-        return "Nothing to judge: no request has a latency that the SLO bounds."
-    worst = min(judged, key=_tightness)
+def _unknown_sentence(unknown: list[Target], total: int) -> str:
+    names = ", ".join(target.label for target in unknown)
+    met = total - len(unknown)
+    others = f"; {met} of {total} targets {'is' if met == 1 else 'are'} met" if met else ""
+    return f"The SLO can't be judged: no request has a value of {names}{others}."
+
+
+def _met_sentence(targets: list[Target]) -> str:
+    worst = min(targets, key=_tightness)
     room = f", {percent(worst.margin)} below" if worst.margin else ", at"
-    of = f", the tightest of {len(judged)} targets" if len(judged) > 1 else ""
+    of = f", the tightest of {len(targets)} targets" if len(targets) > 1 else ""
     return (
         f"Meets its SLO: {worst.label} is {worst.show(worst.value)}{room} "
         f"the bound of {worst.show(worst.bound)}{of}."
@@ -147,8 +159,8 @@ def _met_sentence(judged: list[Target]) -> str:
 def _missed_sentence(missed: list[Target], total: int) -> str:
     worst = min(missed, key=_tightness)
     beyond = ", above"
-    if worst.value and worst.bound:
-        beyond = f", {format_number(worst.value / worst.bound)} times"
+    if worst.margin is not None:
+        beyond = f", {format_number(1 - worst.margin)} times"
     of = f"; {len(missed)} of {total} targets missed" if total > 1 else ""
     return (
         f"Misses its SLO: {worst.label} is {worst.show(worst.value)}{beyond} "

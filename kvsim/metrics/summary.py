@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kvsim.metrics import RunContext
+from kvsim.metrics import RunContext, finite_or_none
 from kvsim.metrics.bottleneck import limits, waiting_fraction
 from kvsim.metrics.catalog import METRICS
+from kvsim.metrics.cut import cut_off
 from kvsim.metrics.latency import latency_figures, latency_samples
 from kvsim.metrics.slo import judge
 from kvsim.metrics.throughput import request_figures, throughput_figures, window_ns
@@ -39,11 +40,11 @@ COMPARED = (
 
 
 def summarize(requests: Columns, steps: Columns, events: Columns, context: RunContext) -> Summary:
-    """Return the figures of one variant; plain Python values, ready for JSON, never NaN.
+    """Return the figures of one variant; plain Python values, ready for JSON: all finite.
 
     The dictionary has three parts:
 
-    - `verdict`: `met` (True, False, or None if there is nothing to judge), `sentence`, and
+    - `verdict`: `met` (True, False, or None if it can't be judged), `sentence`, and
       `targets`, a list of {name, value, bound, margin, met}, see `kvsim.metrics.slo.Target`;
     - `limits`: `sentence`, and the shares `waiting_share`, `bound_share`, `component_share` and
       `basis_share`, each a dictionary that sums to one, or is empty;
@@ -52,6 +53,7 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
     Raises:
         InputError: A target of the SLO is not understood.
     """
+    steps, events, context = cut_off(steps, events, context)
     samples = latency_samples(requests, steps, events, context.warmup_ns)
     window = window_ns(requests, steps, context)
     found = {
@@ -61,7 +63,7 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
         **utilization_figures(requests, steps, context, window),
         "waiting_fraction": waiting_fraction(steps),
     }
-    figures = {name: found[name] for name in METRICS}
+    figures = {name: finite_or_none(found[name]) for name in METRICS}
     return {
         "verdict": judge(context.slo, figures, samples),
         "limits": limits(steps, events, context.step_costs),

@@ -6,7 +6,10 @@ from kvsim.metrics import Figures, RunContext
 from kvsim.metrics.latency import FINISHED
 from kvsim.metrics.slo import meets_bounds
 from kvsim.tables import OUTCOMES, Columns
-from kvsim.units import NS_PER_S
+from kvsim.units import NS_PER_S, NS_PER_US
+
+# Requests that all arrive within so long arrive at once: a rate over it would say nothing.
+AT_ONCE_NS = NS_PER_US
 
 
 def makespan_ns(requests: Columns, steps: Columns) -> int:
@@ -18,14 +21,16 @@ def makespan_ns(requests: Columns, steps: Columns) -> int:
 def window_ns(requests: Columns, steps: Columns, context: RunContext) -> int:
     """Return the time over which throughput and utilization are taken, from 0.
 
-    It is the horizon, at which arrivals stop. A batch that arrives all at once has none: its
-    window is the whole run.
+    It is the horizon, at which arrivals stop. Where all requests arrive at once there is none, and
+    the window is the whole run.
     """
-    return context.horizon_ns or makespan_ns(requests, steps)
+    if context.horizon_ns > AT_ONCE_NS:
+        return context.horizon_ns
+    return makespan_ns(requests, steps)
 
 
 def request_figures(requests: Columns, warmup_ns: int) -> Figures:
-    """Count the requests by what became of them."""
+    """Count the requests by what became of them, and their tokens found in the prefix cache."""
     total = len(requests["outcome"])
     counts = np.bincount(requests["outcome"], minlength=len(OUTCOMES)).tolist()
     figures: Figures = {
@@ -33,6 +38,10 @@ def request_figures(requests: Columns, warmup_ns: int) -> Figures:
         "requests_measured": int((requests["arrival_ns"] >= warmup_ns).sum()),
         "failed_fraction": (total - counts[FINISHED]) / total if total else None,
     }
+    admitted = requests["admitted_ns"] >= 0
+    prompt_tokens = int(requests["prompt_tokens"][admitted].sum())
+    cached_tokens = int(requests["cached_tokens"][admitted].sum())
+    figures["prefix_hit_fraction"] = cached_tokens / prompt_tokens if prompt_tokens else None
     return figures | {f"requests_{name}": counts[code] for code, name in enumerate(OUTCOMES)}
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from kvsim.metrics.catalog import percent
 from kvsim.report.figure import (
+    BROWN,
     GRAY,
     GREEN,
     ORANGE,
@@ -39,6 +40,7 @@ SLOT_USES = (
     ("kv_inside_tokens", "wasted inside reservations", ORANGE, "x"),
     ("kv_rounding_tokens", "lost to rounding up", YELLOW, "."),
     ("kv_holes_tokens", "in holes too small to use", PURPLE, "\\"),
+    ("kv_reusable_tokens", "reusable prefixes", BROWN, "-"),
     ("kv_free_tokens", "free", "rgba(138,143,152,0.22)", ""),
 )
 MOST_TICKS = 500
@@ -50,7 +52,7 @@ def slot_uses(steps: Columns) -> tuple[int, Timeline]:
     names = [name for name, _, _, _ in SLOT_USES]
     _, firsts = np.unique(steps["replica"], return_index=True)
     capacity = int(sum(steps[name][firsts].sum() for name in names))
-    line = timeline(steps, names[:-1])
+    line = timeline(steps, names[:-1], lasting=("kv_reusable_tokens",))
     free = capacity - line.levels.sum(axis=1, keepdims=True)  # between steps nothing is held
     return capacity, Timeline(line.times_ns, np.hstack([line.levels, free]))
 

@@ -36,13 +36,14 @@ class Timeline:
         return Timeline(self.times_ns[rows], self.levels[rows])
 
 
-def timeline(steps: Columns, names: Sequence[str]) -> Timeline:
+def timeline(steps: Columns, names: Sequence[str], lasting: Sequence[str] = ()) -> Timeline:
     """Return step columns as levels over time; a replica without a step counts as zero.
 
-    A level holds during its step. Replicas are summed by adding up every change, in integers, so
-    that the result doesn't depend on their order.
+    A level holds during its step, one of `lasting` until the next step. Replicas are summed by
+    adding up every change, in integers, so that the result doesn't depend on their order.
     """
     times, changes = [], []
+    lasts = np.array([name in lasting for name in names])
     for replica in np.unique(steps["replica"]):
         rows = np.flatnonzero(steps["replica"] == replica)
         rows = rows[np.argsort(steps["start_ns"][rows], kind="stable")]
@@ -50,11 +51,11 @@ def timeline(steps: Columns, names: Sequence[str]) -> Timeline:
         ends = starts + steps["duration_ns"][rows]
         levels = np.stack([steps[name][rows] for name in names], axis=1)
         idle_after = np.append(ends[:-1] < starts[1:], True)
-        before = np.where(idle_after[:-1, None], 0, levels[:-1])
+        idle_levels = levels * lasts
         rise = levels.copy()
-        rise[1:] -= before
+        rise[1:] -= np.where(idle_after[:-1, None], idle_levels[:-1], levels[:-1])
         times += [starts, ends[idle_after]]
-        changes += [rise, -levels[idle_after]]
+        changes += [rise, (idle_levels - levels)[idle_after]]
     if not times:
         return Timeline(np.zeros(0, dtype=np.int64), np.zeros((0, len(names)), dtype=np.int64))
     return _add_up(np.concatenate(times), np.concatenate(changes))

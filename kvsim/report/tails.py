@@ -92,12 +92,28 @@ def _tail_finding(
         values = (format_figure(name, v.summary["figures"][name]) for v in variants)
         pairs = zip(variants, values, strict=True)
         return f"{label}: " + ", ".join(f"{short_name(v.name)} {value}" for v, value in pairs)
-    said = []
-    for variant in variants:
-        target = next(t for t in variant.summary["verdict"]["targets"] if t["name"] == name)
-        verb = {True: "meets it with", False: "misses it with", None: "has"}[target["met"]]
-        said.append(f"{short_name(variant.name)} {verb} {format_figure(name, target['value'])}")
+    said = [_said_of(variant, goals[0]) for variant in variants]
     return f"{label}, target {format_duration(goals[0]['bound'])}: " + ", ".join(said)
+
+
+def _said_of(variant: Variant, goal: Mapping[str, Any]) -> str:
+    """Say how a variant stands to the base's goal, which its own SLO may lack or set otherwise."""
+    name = goal["name"]
+    targets = {target["name"]: target for target in variant.summary["verdict"]["targets"]}
+    if name not in targets:
+        value = variant.summary["figures"].get(name)
+        has = f"has {format_figure(name, value)} and " if value is not None else "has "
+        return f"{short_name(variant.name)} {has}no such target"
+    target = targets[name]
+    own = (
+        ""
+        if target["bound"] == goal["bound"]
+        else f" its own of {format_duration(target['bound'])}"
+    )
+    verb = {True: f"meets{own or ' it'} with", False: f"misses{own or ' it'} with", None: "has"}
+    return (
+        f"{short_name(variant.name)} {verb[target['met']]} {format_figure(name, target['value'])}"
+    )
 
 
 def _tail_line(sample: Floats, place: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ TABLE_ROWS = 12
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """A span from 0 to `end_ns` that covers all steps; arrivals stop at `window_ns`."""
+    """A span from 0 to the end of the run; arrivals stop at `window_ns`."""
 
     end_ns: int
     window_ns: int
@@ -29,10 +29,8 @@ class TimeAxis:
     def of_run(cls, variants: Sequence[Variant]) -> "TimeAxis":
         """Return the axis that suits all variants."""
         windows_ns = [round(v.summary["figures"]["window_s"] * NS_PER_S) for v in variants]
-        ends_ns = [
-            int((v.steps["start_ns"] + v.steps["duration_ns"]).max(initial=1)) for v in variants
-        ]
-        end_ns = max(*windows_ns, *ends_ns)
+        ends_ns = [round(v.summary["figures"]["makespan_s"] * NS_PER_S) for v in variants]
+        end_ns = max(1, *windows_ns, *ends_ns)
         unit, seconds, _ = next(unit for unit in UNITS if end_ns >= unit[2] * NS_PER_S)
         return cls(end_ns, max(1, *windows_ns), unit, seconds * NS_PER_S)
 

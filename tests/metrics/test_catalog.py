@@ -57,3 +57,10 @@ def test_the_page_of_definitions_is_the_catalog():
     latencies = {name for name in METRICS if name.rsplit("_", 2)[0] in tool["LATENCIES"]}
     for name in METRICS.keys() - latencies | SHARE_METRICS.keys():
         assert f"| `{name}` |" in page
+
+
+def test_numbers_beyond_reading_are_powers_of_ten():
+    assert format_figure("usd_per_hour", 12345.678) == "$12,345.68/h"
+    assert format_figure("usd_per_hour", 1e308) == "$1e+308/h"
+    assert format_figure("requests_per_s", 2e20) == "2e+20 requests/s"
+    assert format_figure("preemptions_total", 123456) == "123,456"

@@ -127,13 +127,25 @@ def test_any_percentile_can_be_a_target(verdict):
             [finished(tokens=1)],
             {"tpot_p99_s": 1.0},
             None,
-            "Nothing to judge: no request has a latency that the SLO bounds.",
+            "The SLO can't be judged: no request has a value of TPOT p99.",
         ),
         (
             [finished(tokens=1)],
             {"tpot_p99_s": 1.0, "ttft_p99_s": 2.0},
-            True,
-            "Meets its SLO: TTFT p99 is 1 s, 50 % below the bound of 2 s.",
+            None,
+            "The SLO can't be judged: no request has a value of TPOT p99; 1 of 2 targets is met.",
+        ),
+        (
+            [finished(tokens=1)],
+            {"tpot_p99_s": 1.0, "ttft_p99_s": 0.5, "e2e_p99_s": 5.0},
+            False,
+            "Misses its SLO: TTFT p99 is 1 s, 2 times the bound of 500 ms; 1 of 3 targets missed.",
+        ),
+        (
+            [finished()],
+            {"ttft_p99_s": 1e-310},
+            False,
+            "Misses its SLO: TTFT p99 is 1 s, above the bound of 1e-304 µs.",
         ),
     ],
 )
@@ -147,6 +159,7 @@ def test_only_a_warm_up(verdict):
     found = verdict([finished()], slo, warmup_ns=50 * SECOND)
     assert found["met"] is None
     assert "warm-up" in found["sentence"]
+    assert verdict([finished()], {"max_failed_fraction": 0.1}, warmup_ns=50 * SECOND)["met"] is True
     failing = verdict([finished(), failed("rejected")], slo, warmup_ns=50 * SECOND)
     assert failing["met"] is False
 

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from kvsim.metrics.throughput import request_figures, throughput_figures, window_ns
@@ -29,6 +30,23 @@ def test_a_batch_that_arrives_at_once_is_measured_to_its_end(small_run, context)
     batch = context(horizon_ns=0)
     assert window_ns(requests, steps, batch) == 12 * SECOND
     assert throughput_figures(requests, steps, batch)["requests_per_s"] == 3 / 12
+
+
+@pytest.mark.parametrize("horizon_ns", [0, 1, 1000])
+def test_a_horizon_of_a_moment_is_none(small_run, context, horizon_ns):
+    requests, steps, _ = small_run
+    figures = throughput_figures(requests, steps, context(horizon_ns=horizon_ns))
+    assert figures["window_s"] == figures["makespan_s"] == 12
+    assert figures["offered_requests_per_s"] == 5 / 12
+    assert window_ns(requests, steps, context(horizon_ns=1001)) == 1001
+
+
+def test_prefix_hits_are_a_share_of_the_admitted_prompts(small_run):
+    requests = {**small_run[0], "cached_tokens": np.array([8, 16, 0, 99, 3])}
+    hits = request_figures(requests, warmup_ns=0)["prefix_hit_fraction"]
+    assert hits == (8 + 16 + 3) / (10 + 20 + 7 + 9)  # the rejected one was never admitted
+    nobody = {name: column[3:4] for name, column in requests.items()}
+    assert request_figures(nobody, warmup_ns=0)["prefix_hit_fraction"] is None
 
 
 def test_goodput_needs_every_bound(small_run, context):
@@ -66,4 +84,5 @@ def test_every_request_has_one_outcome(small_run):
         "requests_unfinished": 1,
         "requests_timed_out": 0,
         "failed_fraction": 2 / 5,
+        "prefix_hit_fraction": 0,
     }

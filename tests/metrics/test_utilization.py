@@ -35,7 +35,8 @@ def test_the_split_of_the_kv_cache_is_over_busy_time(figures):
     assert sum(figures[f"kv_{part}_share_mean"] for part in KV_PARTS) == pytest.approx(1)
     peaks = {part: figures[f"kv_{part}_share_max"] for part in KV_PARTS}
     assert peaks == {
-        "held": 0.8, "to_come": 0.06, "inside": 0.2, "rounding": 0.05, "holes": 0.3, "free": 0.84,
+        "held": 0.8, "to_come": 0.06, "inside": 0.2, "rounding": 0.05, "holes": 0.3,
+        "reusable": 0.0, "free": 0.84,
     }  # fmt: skip
     assert figures["kv_usage_max"] == 0.8
     assert figures["kv_capacity_bytes"] == 200

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
@@ -88,13 +89,15 @@ def test_slots_are_free_while_nothing_runs():
         "start_ns": np.array([0, 30]),
         "duration_ns": np.array([10, 10]),
         "kv_held_tokens": np.array([60, 25]),
-        "kv_free_tokens": np.array([40, 75]),
+        "kv_reusable_tokens": np.array([10, 5]),
+        "kv_free_tokens": np.array([30, 70]),
     }
     capacity, line = slot_uses(steps)
     assert capacity == 100
     assert line.times_ns.tolist() == [0, 10, 30, 40]
     assert line.levels[:, 0].tolist() == [60, 0, 25, 0]
-    assert line.levels[:, -1].tolist() == [40, 100, 75, 100]
+    assert line.levels[:, -2].tolist() == [10, 10, 5, 5]  # prefixes stay where they are
+    assert line.levels[:, -1].tolist() == [30, 90, 70, 95]
 
 
 def test_tail_curve_passes_the_percentiles_of_the_summary(charts, run):
@@ -110,6 +113,26 @@ def test_tail_curve_passes_the_percentiles_of_the_summary(charts, run):
 def test_targets_are_marked_where_the_slo_puts_them(charts):
     marks = [t for t in charts["chart-tail-e2e"].figure["data"] if t["mode"] == "markers"]
     assert [(mark["x"], mark["y"]) for mark in marks] == [([30.0], [pytest.approx(5.0)])]
+
+
+def test_a_variant_without_the_target_of_the_base_is_said_to_have_none(run):
+    base, other = run.variants
+    for targets, said in (
+        ([], r"has .+ and no such target$"),
+        ([{"name": "e2e_p95_s", "bound": 99.0, "value": 4.5, "met": True}],
+         "meets its own of 99 s with 4.5 s$"),
+    ):  # fmt: skip
+        verdict = {**other.summary["verdict"], "targets": targets}
+        changed = replace(other, summary={**other.summary, "verdict": verdict})
+        charts = {chart.key: chart for chart in tails([base, changed], 0.0)}
+        assert re.search(said, charts["chart-tail-e2e"].title)
+        assert "target 30 s" in charts["chart-tail-e2e"].title
+
+
+def test_reusable_prefixes_have_a_color_of_their_own():
+    colors = [color for _, _, color, _ in SLOT_USES]
+    assert len(set(colors)) == len(colors)
+    assert ("kv_reusable_tokens", "reusable prefixes") in [use[:2] for use in SLOT_USES]
 
 
 def test_warmup_is_left_out_of_the_tails(run):

@@ -37,6 +37,20 @@ def test_timeline_is_the_sum_of_the_replicas_at_every_instant(replicas):
         assert (line.levels[row, 0] if row >= 0 else 0) == level_at(steps, instant)
 
 
+@given(REPLICAS)
+def test_a_lasting_level_holds_until_the_next_step(replicas):
+    steps = steps_of(replicas)
+    line = timeline(steps, ["level", "level"], lasting=["level"])
+    end = int((steps["start_ns"] + steps["duration_ns"]).max(initial=0))
+    for instant in range(end + 2):
+        expected = 0
+        for replica in np.unique(steps["replica"]):
+            begun = (steps["replica"] == replica) & (steps["start_ns"] <= instant)
+            expected += int(steps["level"][begun][-1]) if begun.any() else 0
+        row = np.searchsorted(line.times_ns, instant, side="right") - 1
+        assert (line.levels[row, 0] if row >= 0 else 0) == expected
+
+
 @given(REPLICAS, st.integers(1, 7))
 def test_time_means_average_every_instant(replicas, parts):
     steps = steps_of(replicas)
