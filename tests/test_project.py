@@ -253,7 +253,7 @@ UNIT_SUFFIXES = (
 # Counts, numbers and ratios: no unit.
 DIMENSIONLESS = {
     "request", "group", "replica", "step", "preemptions",  # columns that number or count
-    "seed", "replicas", "tensor_parallel_size", "num_requests", "n", "sm_count",
+    "seed", "replicas", "tensor_parallel_size", "num_requests", "n", "sm_arch", "sm_count",
     "rate_scale", "burstiness", "prompt_cv", "output_cv", "watermark",
 }  # fmt: skip
 
