@@ -73,7 +73,8 @@ def _measured(
     logs = np.log(cube[:, n_at][:, :, k_at])
     if not np.isfinite(logs).all():
         return _scaled(component, gpu, weights, rows, n, k)
-    curve = np.exp(logs @ k_weights @ n_weights)
+    along_k = (logs * k_weights).sum(axis=2)
+    curve = np.exp((along_k * n_weights).sum(axis=1))
     beyond = max(n / n_grid[-1], 1.0) * max(k / k_grid[-1], 1.0)
     ns = log_interpolate(rows, arrays[f"{name}/m"], curve) * NS_PER_US * beyond
     if weights.static_scale and "dynamic_scale/us" in arrays:

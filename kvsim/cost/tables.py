@@ -96,10 +96,11 @@ def fit(form: str, gpu: GpuSpec, dtype: str = "") -> Fit:
 def whole_ticks(ns: Floats | float) -> Floats:
     """Round times to multiples of 2^-10 ns, so that an iteration lasts as long on any computer.
 
-    The last bits of a power, a logarithm or a matrix product depend on the processor. Rounded to
-    ticks, entries agree, and their sums and products with integers are exact in any order (53 bits
-    hold two hours of ticks). One in thirty measured latencies lies halfway between two ticks, where
-    the last bit would decide after all: hence a threshold that is no fraction.
+    The last bits of a power or a logarithm depend on the processor. Rounded to ticks, entries agree
+    (but for one in some hundred thousand, which is a tick off), and their sums and products with
+    integers are exact in any order (53 bits hold two hours of ticks). One in thirty measured
+    latencies lies halfway between two ticks, where the last bit would decide after all: hence a
+    threshold that is no fraction.
     """
     return np.asarray(np.floor(np.multiply(ns, TICKS_PER_NS) + TICK_THRESHOLD) / TICKS_PER_NS)
 
