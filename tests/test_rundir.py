@@ -1,5 +1,6 @@
 """The same scenario gives the same bytes; chunks and further variants change no row."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from kvsim.scenario.load import load_scenario
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
 from kvsim.tables import TABLES
+from kvsim.workload.files import content_digest
 from tests.disk import contents
 
 ROOT = Path(__file__).parents[1]
@@ -83,6 +85,27 @@ def test_fresh_processes_write_the_same_bytes(tmp_path):
     for name in first:
         assert first[name] == second[name], name
     assert said == said_again
+
+
+def test_a_run_carries_the_manifest_that_it_wrote(tmp_path, monkeypatch):
+    """What reproduces a run is computed once; files are told by their content."""
+    digested = []
+
+    def digest(path):
+        digested.append(path.name)
+        return content_digest(path)
+
+    monkeypatch.setattr("kvsim.workload.build.content_digest", digest)
+    rows = "".join(f"{10 * number},5\n" for number in range(1, 9))
+    (tmp_path / "l.csv").write_text(f"prompt_tokens,output_tokens\n{rows}")
+    start, end = SCENARIO.index("  lengths:"), SCENARIO.index("  num_requests:")
+    lengths = "  lengths: {kind: empirical, file: l.csv}\n"
+    found = run(tmp_path, SCENARIO[:start] + lengths + SCENARIO[end:] + VARIANTS)
+    written = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert found.manifest == written
+    assert written["files"] == {"l.csv": content_digest(tmp_path / "l.csv")}
+    assert written["requests_sha256"] == found.requests.digest()
+    assert digested == ["l.csv"]
 
 
 def test_another_seed_gives_other_rows(tmp_path):
