@@ -15,14 +15,16 @@ Written by `tools/write_metrics_doc.py` from `kvsim/metrics/definitions.py` and 
 
 `summary.json` holds, for each variant, three parts:
 
-- `verdict`: `met` (`true`, `false`, or `null` if there is nothing to judge), a sentence, and the
+- `verdict`: `met` (`true`, `false`, or `null` if it can't be judged), a sentence, and the
   targets with `value`, `bound`, `margin` and `met`. The margin is (bound − value) / bound.
 - `limits`: what limits the run, in one sentence and in shares of time (last table). If requests
   wait in less than 1 % of the busy time, no queue is called the limit.
 - `figures`: the metrics below, `null` where there is no such value.
 
 Arrivals stop at the horizon, then the run drains. Throughput, goodput and utilization are taken
-over the window from 0 to the horizon; latencies and limits over the whole run. A target of the SLO
+over the window from 0 to the horizon; latencies and limits over the whole run. A run that
+`max_simulated_s` cuts off counts until then: of a step in flight its part of time, and no token.
+A target of the SLO
 is `max_failed_fraction`, or any latency below with `mean`, `max` or any percentile from `p0` to
 `p100`: `ttft_p99_s`, `e2e_p99.9_s`. The statistics listed of each latency are
 {", ".join(f"`{statistic}`" for statistic in STATISTICS)}.
