@@ -40,6 +40,7 @@ def memory(
     """Show where the memory of a GPU goes, and what is left for the KV cache."""
     from kvsim.gpu import load_gpu
     from kvsim.memory import (
+        at_auto_dtype,
         memory_budget,
         parse_startup_line,
         refuse_several_kv_sizes,
@@ -48,7 +49,8 @@ def memory(
     from kvsim.model import load_model
 
     refuse_several_kv_sizes(num_gpu_blocks_override, kv_startup_line, kv_cache_memory_bytes)
-    spec, card = load_model(model), load_gpu(gpu)
+    card = load_gpu(gpu)
+    spec = at_auto_dtype(load_model(model), card)
     flags = resolve_flags(
         spec,
         card,

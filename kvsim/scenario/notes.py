@@ -20,6 +20,8 @@ def notes_on(
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
         if getattr(scenario.engine, name) is None
     ]
+    if scenario.engine.enforce_eager:
+        yield "enforce_eager frees the memory of CUDA graphs; its slower launches are not priced."
     if filled:
         yield f"Defaults of vLLM {VLLM_VERSION} for this model on {gpu.name}: {', '.join(filled)}."
     if not memory.usable_is_known:

@@ -32,12 +32,6 @@ _PARTIAL_PREFILLS = (
 )
 
 REFUSED: Mapping[str, Refusal] = {
-    "enable_prefix_caching": Refusal(
-        "prefix caching is not modeled in this version: every prompt is computed in full; set it "
-        "to false, which predicts a server without it",
-        note=f"Prefix caching is off: it is not modeled in this version. vLLM {VLLM_VERSION} has "
-        "it on by default; where prompts share beginnings, the server does better.",
-    ),
     "async_scheduling": Refusal(
         "asynchronous scheduling is not modeled in this version: a step is scheduled when the one "
         "before has ended; set it to false",

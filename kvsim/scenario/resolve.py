@@ -11,7 +11,13 @@ from kvsim.cost.kernels import Deployment, build_cost
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import InputError, Problem
 from kvsim.gpu import GpuSpec, Price, load_gpu, price_of
-from kvsim.memory import MemoryFlags, memory_budget, parse_startup_line, resolve_flags
+from kvsim.memory import (
+    MemoryFlags,
+    at_auto_dtype,
+    memory_budget,
+    parse_startup_line,
+    resolve_flags,
+)
 from kvsim.model import ModelSpec, fp8_weights, load_model
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
@@ -19,6 +25,8 @@ from kvsim.scenario.schema import BASE, AffineStepCost, Engine, Scenario
 from kvsim.scenario.variant import ResolvedVariant
 
 T = TypeVar("T")
+
+LARGEST_TENSOR_PARALLEL_SIZE = 8  # GPUs of a node; all-reduce is measured among 2, 4 and 8
 
 
 def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) -> ResolvedVariant:
@@ -33,8 +41,8 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         InputError: Settings that vLLM refuses, a model that does not fit the GPU, or one whose
             steps can't be priced.
     """
-    model = _served(load_model(scenario.model, base_dir), scenario.engine)
     gpu = load_gpu(scenario.gpu) if isinstance(scenario.gpu, str) else scenario.gpu.spec()
+    model = _served(load_model(scenario.model, base_dir), scenario.engine, gpu)
     flags = _memory_flags(scenario.engine, model, gpu)
     _check(model, scenario.engine, flags)
     price = _price(scenario, gpu)
@@ -72,9 +80,11 @@ def resolve_all(file: ScenarioFile) -> dict[str, ResolvedVariant]:
     return resolved
 
 
-def _served(model: ModelSpec, engine: Engine) -> ModelSpec:
+def _served(model: ModelSpec, engine: Engine, gpu: GpuSpec) -> ModelSpec:
     """Return the model with the engine's dtype and quantization."""
-    if engine.dtype != "auto":
+    if engine.dtype == "auto":
+        model = at_auto_dtype(model, gpu)
+    else:
         model = replace(model, dtype="float16" if engine.dtype == "half" else engine.dtype)
     if engine.quantization is None:
         return model
@@ -120,6 +130,14 @@ def _memory_flags(engine: Engine, model: ModelSpec, gpu: GpuSpec) -> MemoryFlags
 def _check(model: ModelSpec, engine: Engine, flags: MemoryFlags) -> None:
     """Refuse what vLLM refuses at start-up, all of it in one go."""
     problems = []
+    if flags.tensor_parallel_size > LARGEST_TENSOR_PARALLEL_SIZE:
+        problems.append(
+            Problem(
+                f"more than {LARGEST_TENSOR_PARALLEL_SIZE} GPUs leave the node, and the network "
+                "between nodes is not priced; use replicas",
+                path="engine.tensor_parallel_size",
+            )
+        )
     try:
         model.check_tensor_parallel(flags.tensor_parallel_size)
     except InputError as error:
@@ -155,6 +173,7 @@ def _config(engine: Engine, flags: MemoryFlags, num_gpu_blocks: int) -> EngineCo
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
         scheduler_reserve_full_isl=engine.scheduler_reserve_full_isl,
         watermark=engine.watermark,
+        enable_prefix_caching=engine.enable_prefix_caching,
     )
 
 

@@ -123,6 +123,8 @@ class Engine(Parameters):
     """KV cache of each GPU in bytes, instead of what gpu_memory_utilization leaves."""
     enforce_eager: bool = False
     """No CUDA graphs: their memory is free for KV."""
+    enable_prefix_caching: bool = True
+    """Keep full blocks findable, so that equal beginnings of prompts are computed once (paged)."""
     enable_chunked_prefill: bool = True
     """Let a prompt be computed over several steps."""
     long_prefill_token_threshold: int = Field(default=0, ge=0)
