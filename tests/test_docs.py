@@ -121,6 +121,8 @@ def test_links_to_headings_lead_somewhere():
 
 RULES = (DOCS / "vllm-rules.md").read_text(encoding="utf-8")
 HOMES = (
+    "kvsim.engine.content",
+    "kvsim.engine.allocators._prefix_cache",
     "kvsim.engine.schedulers.vllm",
     "kvsim.engine.allocators.paged",
     "kvsim.engine.allocators.contiguous",

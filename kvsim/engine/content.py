@@ -7,7 +7,6 @@ full KV block is identified by the path of its last token and its index, at the 
 number for a segment and one addition for a block.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 # Block indices stay below this: a key is path x BLOCKS_OF_A_PATH + index.
@@ -26,11 +25,6 @@ class Content:
         """Take the ends of all paths but the last, and the numbers of all."""
         self._ends_tokens = ends_tokens
         self._paths = paths
-
-    def block_key(self, block: int, block_size: int) -> int:
-        """Return what identifies the full block of this index, and all tokens before it."""
-        place = bisect_left(self._ends_tokens, (block + 1) * block_size)
-        return self._paths[place] * BLOCKS_OF_A_PATH + block
 
     def block_keys(self, first: int, end: int, block_size: int) -> list[int]:
         """Return the keys of the blocks from `first` up to `end` (exclusive), in order."""

@@ -167,10 +167,10 @@ def test_saying_that_such_a_feature_is_off_changes_nothing(write, name):
         assert file.base.engine == Engine()
 
 
-def test_prefix_caching_and_the_rest_are_refused_in_variants_too(write):
-    more = "variants:\n  cached:\n    engine:\n      enable_prefix_caching: true\n"
+def test_what_is_not_modeled_is_refused_in_variants_too(write):
+    more = "variants:\n  ahead:\n    engine:\n      async_scheduling: true\n"
     line, path, message = only_problem(write(more))
-    assert (line, path) == (10, "variants.cached.engine.enable_prefix_caching")
+    assert (line, path) == (10, "variants.ahead.engine.async_scheduling")
     assert "not modeled" in message
 
 

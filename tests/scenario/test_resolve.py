@@ -54,6 +54,7 @@ def test_defaults_are_those_of_vllm_0_33(gpu, max_num_seqs, max_num_batched_toke
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=131072,
         num_gpu_blocks=variant.memory.num_gpu_blocks,
+        enable_prefix_caching=True,
     )
     assert variant.memory.flags.gpu_memory_utilization == 0.92
     assert variant.num_gpus == 2
@@ -70,6 +71,7 @@ def test_given_settings_are_taken():
         "long_prefill_token_threshold": 512,
         "scheduler_reserve_full_isl": False,
         "watermark": 0.25,
+        "enable_prefix_caching": False,
     }
     variant = resolved(engine=settings)
     shown = {**settings, "num_gpu_blocks": 777}
@@ -114,7 +116,6 @@ def test_a_known_price_is_noted_with_its_date():
 
 def test_what_differs_from_vllm_s_defaults_is_noted():
     notes = " ".join(resolved().notes)
-    assert "Prefix caching is off" in notes
     assert "Scheduling is synchronous" in notes
     assert "max_num_seqs 1024" in notes
     assert "max_num_seqs 1024" not in " ".join(resolved(engine={"max_num_seqs": 64}).notes)
@@ -297,3 +298,12 @@ def test_resolved_values_survive_json(seed, replicas):
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert values["seed"] == seed
     assert values["replicas"] == replicas
+
+
+def test_tensor_parallelism_ends_at_the_node(write):
+    (_, path, message), *_ = complaints(write("engine:\n  tensor_parallel_size: 16\n"))
+    assert (path, message[:16]) == ("engine.tensor_parallel_size", "more than 8 GPUs")
+
+
+def test_auto_is_float16_where_the_gpu_has_no_bfloat16():
+    assert resolved(gpu="v100_sxm", engine={"max_model_len": 4096}).model.dtype == "float16"
