@@ -132,7 +132,10 @@ def new_directory(target: Path) -> Iterator[Path]:
     """
     if target.exists() and (obstacle := _obstacle(target)):
         raise InputError(f"{target}: is there already, and {obstacle}; choose another --out")
-    place = target.resolve()
+    try:
+        place = target.resolve()
+    except RuntimeError as error:
+        raise InputError(f"{target}: its symbolic links go round in a circle") from error
     place.parent.mkdir(parents=True, exist_ok=True)
     working = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:

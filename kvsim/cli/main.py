@@ -1,11 +1,12 @@
 """The command line: which commands there are, and how a run ends when something goes wrong.
 
 Exit codes: 0 done (and the SLO is met, or there is none), 1 the SLO is missed, 2 the input or the
-disk does not allow it, 130 interrupted.
+machine does not allow it, 3 a defect of kvsim, 130 and 143 interrupted and terminated.
 """
 
 import signal
 import sys
+import traceback
 from typing import Annotated, NoReturn
 
 import typer
@@ -16,7 +17,7 @@ from kvsim.cli.schema import schema
 from kvsim.errors import InputError
 
 BAD_INPUT = 2
-INTERRUPTED = 128 + signal.SIGINT
+DEFECT = 3
 
 app = typer.Typer(
     help="Capacity planning of LLM serving: simulate a deployment before you rent it.",
@@ -51,6 +52,7 @@ def _options(
 def main() -> None:
     """Run the command line; mistakes of the user become one message each and exit code 2."""
     signal.signal(signal.SIGINT, _interrupted)
+    signal.signal(signal.SIGTERM, _interrupted)  # unwinds, so that nothing half-written stays
     if hasattr(signal, "SIGPIPE"):  # end quietly, as other filters do, when the reader has left
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
@@ -59,17 +61,29 @@ def main() -> None:
         _refuse(*(str(problem) for problem in error.problems))
     except OSError as error:
         _refuse(_describe(error))
+    except MemoryError:
+        _refuse("this machine has not enough memory for what the scenario asks for")
+    except RecursionError:
+        _refuse("the input is nested too deeply")
+    except Exception:
+        traceback.print_exc()
+        sys.exit(DEFECT)
 
 
-def _interrupted(*_: object) -> NoReturn:
-    print("interrupted", file=sys.stderr)
-    sys.exit(INTERRUPTED)
+def _interrupted(number: int, _: object) -> NoReturn:
+    _tell("interrupted")
+    sys.exit(128 + number)
 
 
 def _refuse(*messages: str) -> NoReturn:
     for message in messages:
-        print(message, file=sys.stderr)
+        _tell(message)
     sys.exit(BAD_INPUT)
+
+
+def _tell(message: str) -> None:
+    if sys.stderr is not None:  # it may have been closed
+        print(message, file=sys.stderr)
 
 
 def _describe(error: OSError) -> str:

@@ -20,7 +20,8 @@ def progress_of(variants: Sequence[str], requests: int) -> Iterator[Tell]:
         TextColumn("{task.completed}/{task.total} requests, {task.fields[simulated]} simulated"),
         TimeRemainingColumn(),
     )
-    bars = Progress(*columns, console=Console(file=sys.stderr), disable=not sys.stderr.isatty())
+    shown = sys.stderr is not None and sys.stderr.isatty()  # it may have been closed
+    bars = Progress(*columns, console=Console(file=sys.stderr), disable=not shown)
     with bars:
         tasks: dict[str, TaskID] = {
             name: bars.add_task(name[:20], total=requests, simulated="0 s") for name in variants

@@ -11,6 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from kvsim import __version__
+from kvsim.cli import main as command_line
 
 ROOT = Path(__file__).parents[2]
 KVSIM = [sys.executable, "-c", "from kvsim.cli.main import main; main()"]
@@ -138,8 +139,9 @@ def test_a_reader_that_leaves_is_no_error():
     assert stderr == b""
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_an_interrupted_run_ends_with_130_and_leaves_nothing(tmp_path):
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_so_by_its_code_and_leaves_nothing(tmp_path, sent):
     process = subprocess.Popen(
         [*KVSIM, "run", str(ROOT / "scenarios" / "chat.yaml"), "--out", "here/run"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -147,13 +149,33 @@ def test_an_interrupted_run_ends_with_130_and_leaves_nothing(tmp_path):
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("here/*/*")) and time.monotonic() < deadline:
         time.sleep(0.02)  # until it writes tables
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + sent
     assert stdout == ""
     assert "Traceback" not in stderr
     assert stderr.rstrip().endswith("interrupted")
     assert list(tmp_path.glob("here/*")) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (MemoryError(), 2, "not enough memory"),
+        (RecursionError(), 2, "nested too deeply"),
+        (ZeroDivisionError("a defect"), 3, "ZeroDivisionError: a defect"),
+    ],
+)
+def test_a_defect_is_told_from_a_missed_slo(monkeypatch, capsys, error, code, words):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(command_line, "app", fail)
+    monkeypatch.setattr(command_line.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as stopped:
+        command_line.main()
+    assert stopped.value.code == code
+    assert words in capsys.readouterr().err
 
 
 def test_the_schema_accepts_the_scenarios_that_ship_and_refuses_mistakes():
