@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from kvsim.errors import InputError, did_you_mean
 from kvsim.policy import Parameters
 
 _DATA = Path(str(resources.files("kvsim"))) / "data"
+
+Bytes = Annotated[float, Field(ge=1e6, le=1e14)]
+PeakRate = Annotated[float, Field(ge=1e6, le=1e18)]  # bytes or FLOP per second
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +44,42 @@ class CustomGpu(Parameters):
 
     name: str = Field(min_length=1)
     """Any name that the catalog does not have."""
-    hbm_bytes: PositiveFloat
+    hbm_bytes: Bytes
     """Memory, nominal."""
-    hbm_bytes_per_s: PositiveFloat
+    hbm_bytes_per_s: PeakRate
     """Memory bandwidth."""
-    bf16_flop_per_s: PositiveFloat
+    bf16_flop_per_s: PeakRate
     """Dense bf16 peak."""
-    usable_hbm_bytes: PositiveFloat | None = None
+    usable_hbm_bytes: Bytes | None = None
     """Memory that an engine sees."""
-    fp8_flop_per_s: PositiveFloat | None = None
+    fp8_flop_per_s: PeakRate | None = None
     """Dense fp8 peak."""
-    fp4_flop_per_s: PositiveFloat | None = None
+    fp4_flop_per_s: PeakRate | None = None
     """Dense fp4 peak."""
-    sm_arch: PositiveInt | None = None
+    sm_arch: int | None = Field(default=None, ge=1, le=1000)
     """Compute capability without its dot (90: Hopper): kernels take the constants measured on it;
     null: the median over the architectures that were measured."""
-    sm_count: PositiveInt | None = None
+    sm_count: int | None = Field(default=None, ge=1, le=10**5)
     """Streaming multiprocessors."""
-    link_bytes_per_s: PositiveFloat | None = None
+    link_bytes_per_s: PeakRate | None = None
     """To another GPU, one direction."""
-    pcie_bytes_per_s: PositiveFloat | None = None
+    pcie_bytes_per_s: PeakRate | None = None
     """To the host, one direction."""
 
     @field_validator("name")
     @classmethod
-    def _is_no_catalog_name(cls, name: str) -> str:
+    def _is_a_name_of_its_own(cls, name: str) -> str:
         if name in gpu_names():
             raise ValueError(f"'{name}' is a GPU of the catalog: choose another name")
+        if not name.isprintable():
+            raise ValueError(f"{name!r} has characters that don't print")
         return name
+
+    @model_validator(mode="after")
+    def _no_more_is_usable_than_there_is(self) -> Self:
+        if self.usable_hbm_bytes is not None and self.usable_hbm_bytes > self.hbm_bytes:
+            raise ValueError("usable_hbm_bytes is above hbm_bytes")
+        return self
 
     def spec(self) -> GpuSpec:
         """Return the GPU as the rest of the simulator sees it."""

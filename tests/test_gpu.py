@@ -68,6 +68,14 @@ def test_a_gpu_of_the_users_own_knows_only_what_was_said() -> None:
         {"hbm_bytes_per_s": float("inf")},
         {"bf16_flop_per_s": "fast"},
         {"hbm_gb": 80},
+        {"hbm_bytes": 1.1e14},
+        {"hbm_bytes_per_s": 1e300},
+        {"bf16_flop_per_s": 1.0},
+        {"link_bytes_per_s": 1e-300},
+        {"pcie_bytes_per_s": 2e18},
+        {"usable_hbm_bytes": 81e9},
+        {"sm_count": 10**20},
+        {"name": "a\x1bb"},
     ],
 )
 def test_impossible_gpus_are_refused(change: dict[str, object]) -> None:

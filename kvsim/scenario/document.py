@@ -15,6 +15,10 @@ from kvsim.errors import InputError, Problem
 
 Step = str | int  # a key of a mapping, or an index of a list
 
+_DEEPEST = 50  # levels of mappings and lists
+_TOO_DEEP = f"is nested deeper than {_DEEPEST} levels"
+_MOST_NODES = 100_000  # with each alias counted as often as it is used
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -44,7 +48,7 @@ class Document:
 
     def located(self, problem: Problem, path: Sequence[Step]) -> Problem:
         """Return the problem with the file, and the line and name of `path`."""
-        name = ".".join(str(step) for step in path) or None
+        name = ".".join(_printable(str(step)) for step in path) or None
         return replace(problem, file=self.file, line=self.line_of(path), path=name)
 
 
@@ -52,8 +56,8 @@ def read_document(path: Path) -> Document:
     """Read a YAML file that holds one mapping.
 
     Raises:
-        InputError: The file can't be read, is not YAML 1.2, has a key twice or a tag, or holds
-            something else than a mapping; with the line.
+        InputError: The file can't be read, is not YAML 1.2, has a key twice or a tag, is
+            nested too deep or too large, or holds something else than a mapping; with the line.
     """
     file = str(path)
     try:
@@ -66,6 +70,7 @@ def read_document(path: Path) -> Document:
     if not isinstance(root, CommentedMap):
         raise InputError(Problem("must hold a mapping of keys to values", file, 1))
     problems: list[Problem] = []
+    _refuse_bombs(root, file)
     data = _plain(root, file, 1, problems, ())
     if problems:
         raise InputError(*problems)
@@ -89,8 +94,26 @@ def _parse(text: str, file: str) -> Any:
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(Problem(f"is not valid YAML: {error.reason}", file, line)) from error
+    except RecursionError as error:
+        raise InputError(Problem(_TOO_DEEP, file)) from error
     except (YAMLError, ValueError) as error:
         raise InputError(Problem(f"is not valid YAML: {error}", file)) from error
+
+
+def _refuse_bombs(root: Any, file: str) -> None:
+    """Refuse a file too deep to be walked, or a few lines of aliases that stand for millions."""
+    nodes = 0
+    waiting: list[tuple[Any, tuple[int, ...]]] = [(root, ())]
+    while waiting:
+        node, above = waiting.pop()
+        nodes += 1
+        if nodes > _MOST_NODES:
+            raise InputError(Problem(f"holds more than {_MOST_NODES} values", file))
+        if len(above) > _DEEPEST:
+            raise InputError(Problem(_TOO_DEEP, file))
+        if isinstance(node, CommentedMap | CommentedSeq) and id(node) not in above:
+            inner = node.values() if isinstance(node, CommentedMap) else node
+            waiting += [(value, (*above, id(node))) for value in inner]
 
 
 def _plain(node: Any, file: str, line: int, problems: list[Problem], above: tuple[int, ...]) -> Any:
@@ -128,6 +151,11 @@ def _plain_scalar(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)
     return value
+
+
+def _printable(text: str) -> str:
+    """Return the text with escapes for what would garble a terminal."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def _tag(node: Any) -> str:

@@ -59,18 +59,18 @@ def _path(item: ErrorDetails, data: Any) -> tuple[Step, ...]:
 
 def _message(item: ErrorDetails, path: Sequence[Step], model: type[BaseModel]) -> str:
     kind, context = item["type"], item.get("ctx", {})
-    if kind == "missing":
+    if kind in {"missing", "union_tag_not_found"}:
         return "is required"
     if kind == "extra_forbidden":
         return _unknown_key(str(path[-1]), _fields_at(model, item["loc"][:-1]))
     if kind == "union_tag_invalid":
         kinds = [tag.strip("' ") for tag in str(context["expected_tags"]).split(",")]
         hint = did_you_mean(str(context["tag"]), kinds)
-        return f"unknown kind '{context['tag']}'{hint or '; known are ' + ', '.join(kinds)}"
-    if kind == "union_tag_not_found":
-        return "is required"
+        return f"unknown kind {context['tag']!r}{hint or '; known are ' + ', '.join(kinds)}"
     if kind == "value_error":
         return str(context["error"])
+    if kind in {"model_type", "model_attributes_type", "dict_type"}:
+        return "should be a mapping"
     text = item["msg"].removeprefix("Input ")
     value = item["input"]
     return f"{text}, not {value!r}" if isinstance(value, str | int | float | None) else text

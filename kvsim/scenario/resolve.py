@@ -21,7 +21,7 @@ from kvsim.memory import (
 from kvsim.model import ModelSpec, fp8_weights, load_model
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
-from kvsim.scenario.schema import BASE, AffineStepCost, Engine, Scenario
+from kvsim.scenario.schema import BASE, MOST_BLOCKS, AffineStepCost, Engine, Scenario
 from kvsim.scenario.variant import ResolvedVariant
 
 T = TypeVar("T")
@@ -47,6 +47,11 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
     _check(model, scenario.engine, flags)
     price = _price(scenario, gpu)
     memory = _at("engine", lambda: memory_budget(model, gpu, flags))
+    if memory.num_gpu_blocks > MOST_BLOCKS:
+        what = (
+            f"a KV cache of {memory.num_gpu_blocks} blocks; at most {MOST_BLOCKS} can be simulated"
+        )
+        raise InputError(Problem(what, path="engine"))
     config = _config(scenario.engine, flags, memory.num_gpu_blocks)
     return ResolvedVariant(
         name=name,

@@ -32,9 +32,10 @@ from kvsim.memory import refuse_several_kv_sizes
 from kvsim.metrics.targets import check_targets
 from kvsim.policy import Parameters, Policy, policies_in, union_of
 from kvsim.workload.build import Workload
-from kvsim.workload.limits import Seconds, Tokens
+from kvsim.workload.limits import Printable, Seconds, Tokens
 
 BASE = "base"  # name of the scenario without any override
+MOST_BLOCKS = 10**8  # of a KV cache; a list of more free blocks would not fit the memory
 
 # Targets to be suggested for a misspelt one; others are understood too (`ttft_p99.9_s`).
 _TARGETS = (
@@ -46,9 +47,14 @@ _TARGETS = (
     ),
 )
 
-Name = Annotated[
-    str, Field(min_length=1, max_length=80, pattern=r"^[^/\\.\x00-\x1f][^/\\\x00-\x1f]*$")
-]
+
+def _is_file_name(name: str) -> str:
+    if name.startswith(".") or "/" in name or "\\" in name:
+        raise ValueError("names a folder of results: no / or \\ in it, and no dot at its start")
+    return name
+
+
+Name = Annotated[Printable, Field(min_length=1, max_length=80), AfterValidator(_is_file_name)]
 
 
 def _policy_of(package: ModuleType, default: str) -> Any:
@@ -65,7 +71,11 @@ def _section_of(union: Any, kinds: tuple[str, ...], default: str) -> Any:
     def complete(value: Any) -> Any:
         if isinstance(value, str):
             return {"kind": value}
-        return {"kind": default, **value} if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            return {"kind": default, **value}
+        if not isinstance(value, Policy):
+            raise ValueError(f"should be a kind ({', '.join(kinds)}) or a mapping")
+        return value
 
     as_written = union | Literal[kinds]
     return Annotated[union, BeforeValidator(complete, json_schema_input_type=as_written)]
@@ -73,6 +83,8 @@ def _section_of(union: Any, kinds: tuple[str, ...], default: str) -> Any:
 
 def _is_target(name: str) -> str:
     try:
+        if not name.isascii():
+            raise InputError("targets are written in plain ASCII")
         check_targets({name: 1.0})
     except InputError as error:
         raise ValueError(error.problems[0].message + did_you_mean(name, _TARGETS)) from None
@@ -88,9 +100,20 @@ else:
     AnyRouter = _policy_of(kvsim.engine.routers, "round_robin")
     AnyOverhead = _policy_of(kvsim.cost.overheads, "async_engine")
 
+
+def _form_of_gpu(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "name"
+    return "custom" if isinstance(value, dict | CustomGpu) else None
+
+
 AnyGpu = Annotated[
     Annotated[str, Tag("name")] | Annotated[CustomGpu, Tag("custom")],
-    Discriminator(lambda value: "name" if isinstance(value, str) else "custom"),
+    Discriminator(
+        _form_of_gpu,
+        custom_error_type="gpu_form",
+        custom_error_message="should be a name of the catalog or a mapping of figures",
+    ),
 ]
 
 
@@ -115,11 +138,11 @@ class Engine(Parameters):
     """Tokens in a KV block."""
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] = "auto"
     """Type of the KV cache; auto: the checkpoint's, else the model's."""
-    num_gpu_blocks_override: int | None = Field(default=None, ge=1, le=10**9)
+    num_gpu_blocks_override: int | None = Field(default=None, ge=1, le=MOST_BLOCKS)
     """KV blocks as measured, instead of the computed number."""
     kv_startup_line: str | None = None
     """A line of the server's log that tells its KV cache size; overrides the computed size."""
-    kv_cache_memory_bytes: int | None = Field(default=None, ge=1)
+    kv_cache_memory_bytes: int | None = Field(default=None, ge=1, le=10**14)
     """KV cache of each GPU in bytes, instead of what gpu_memory_utilization leaves."""
     enforce_eager: bool = False
     """No CUDA graphs: their memory is free for KV."""
@@ -127,7 +150,7 @@ class Engine(Parameters):
     """Keep full blocks findable, so that equal beginnings of prompts are computed once (paged)."""
     enable_chunked_prefill: bool = True
     """Let a prompt be computed over several steps."""
-    long_prefill_token_threshold: int = Field(default=0, ge=0)
+    long_prefill_token_threshold: int = Field(default=0, ge=0, le=10**8)
     """Longest chunk of one prompt in a step; 0: no limit but the token budget."""
     scheduler_reserve_full_isl: bool = True
     """Admit a request only if its whole prompt fits the free blocks now."""
@@ -157,15 +180,15 @@ class AffineStepCost(Policy):
     """Step time as a given law: fixed + tokens + sequences + context."""
 
     kind: Literal["affine"] = "affine"
-    fixed_ns: float = Field(default=0, ge=0)
+    fixed_ns: float = Field(default=0, ge=0, le=1e11)
     """Of every step."""
-    per_token_ns: float = Field(default=0, ge=0)
+    per_token_ns: float = Field(default=0, ge=0, le=1e9)
     """For each token of the step, prefill and decode alike."""
-    per_seq_ns: float = Field(default=0, ge=0)
+    per_seq_ns: float = Field(default=0, ge=0, le=1e9)
     """For each sequence of the step."""
-    per_context_token_ns: float = Field(default=0, ge=0)
+    per_context_token_ns: float = Field(default=0, ge=0, le=1e6)
     """For each token of context of each sequence, those of this step included."""
-    context_floor_ns: int = Field(default=0, ge=0)
+    context_floor_ns: int = Field(default=0, ge=0, le=10**11)
     """Round the context term down to a multiple of this; 0: don't."""
 
 
@@ -184,7 +207,7 @@ class Scenario(Parameters):
 
     name: Name = "scenario"
     """Name of the scenario; by default that of its file."""
-    model: str = Field(min_length=1)
+    model: Printable = Field(min_length=1)
     """Name in the catalog, or path of a config.json or its folder, beside this file."""
     gpu: AnyGpu
     """Name in the catalog, or your own GPU by its figures."""
@@ -192,7 +215,7 @@ class Scenario(Parameters):
     """Settings of each replica, under the names of `vllm serve`."""
     kv_cache: AnyAllocator = Paged()
     """How the KV cache is laid out."""
-    replicas: int = Field(default=1, ge=1, le=4096)
+    replicas: int = Field(default=1, ge=1, le=1024)
     """Equal servers, each with its own GPUs."""
     routing: AnyRouter = RoundRobin()
     """Which replica gets a request."""
@@ -203,7 +226,7 @@ class Scenario(Parameters):
     seconds), and max_failed_fraction, by default 0.001."""
     cost: AnyCost = KernelStepCost()
     """How long a step lasts."""
-    price_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
+    price_usd_per_gpu_hour: float | None = Field(default=None, gt=0, le=1e6)
     """Your price of a GPU; null: that of the catalog, if it knows one."""
     seed: int = Field(default=0, ge=0, lt=2**64)
     """Root of all random streams."""

@@ -24,6 +24,7 @@ _ROW = re.compile(
     re.ASCII,
 )
 _SHOWN_PROBLEMS = 20
+_YEARS = range(1970, 2200)  # nanoseconds between any two fit 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _parse_row(line: str) -> tuple[int, int, int] | str:
     day, hour, minute, second, fraction, prompt, output = match.groups()
     day_number = _day_number(day)
     if day_number is None:
-        return f"no such date: {day}"
+        return f"no such date from {_YEARS.start} to {_YEARS.stop - 1}: {day}"
     if int(prompt) < 1 or int(output) < 1:
         return "prompt and answer must have at least one token each"
     seconds = ((day_number * 24 + int(hour)) * 60 + int(minute)) * 60 + int(second)
@@ -92,10 +93,11 @@ def _parse_row(line: str) -> tuple[int, int, int] | str:
 @cache
 def _day_number(day: str) -> int | None:
     try:
-        # From the year 2000, so that nanoseconds stay within 64 bits.
-        return date.fromisoformat(day).toordinal() - date(2000, 1, 1).toordinal()
+        when = date.fromisoformat(day)
     except ValueError:
         return None
+    # From the year 2000, so that nanoseconds stay within 64 bits.
+    return when.toordinal() - date(2000, 1, 1).toordinal() if when.year in _YEARS else None
 
 
 def _out_of_order(row: tuple[int, int, int], before: list[tuple[int, int, int]]) -> str | None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 import kvsim.workload.arrivals
 import kvsim.workload.lengths
@@ -15,6 +15,7 @@ from kvsim.units import seconds_to_ns
 from kvsim.workload.arrivals import ArrivalProcess, Arrivals
 from kvsim.workload.files import ReadsFile, content_digest
 from kvsim.workload.lengths import LengthLaw
+from kvsim.workload.limits import why_too_many
 from kvsim.workload.requests import NO_LIMIT, RequestTable
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 else:
     AnyArrivals = union_of(kvsim.workload.arrivals)
     AnyLengths = union_of(kvsim.workload.lengths)
+
+_LARGEST_LIMIT_TOKENS = 10**9  # some clients say it for "no limit"
 
 
 class Workload(Parameters):
@@ -46,9 +49,26 @@ class Workload(Parameters):
     def _parts_fit(self) -> "Workload":
         if self.keeps_recorded_lengths and self.arrivals.kind != "trace":
             raise ValueError("lengths of kind trace need a file, or arrivals of kind trace")
-        if isinstance(self.max_tokens, int) and self.max_tokens < 1:
-            raise ValueError("max_tokens must be at least 1")
+        too_many = why_too_many(self.foreseen_requests)
+        if too_many:
+            raise ValueError(too_many)
         return self
+
+    @field_validator("max_tokens")
+    @classmethod
+    def _limit_in_range(cls, limit: int | str | None) -> int | str | None:
+        if isinstance(limit, int) and not 1 <= limit <= _LARGEST_LIMIT_TOKENS:
+            raise ValueError(f"must be from 1 to {_LARGEST_LIMIT_TOKENS}, not {limit}")
+        return limit
+
+    @property
+    def foreseen_requests(self) -> float:
+        """Mean number of requests, samples included, before any is drawn; 0 if a trace decides."""
+        rate_per_s = getattr(self.arrivals, "rate_per_s", 0.0)
+        ends = [float(self.num_requests)] if self.num_requests is not None else []
+        if self.duration_s is not None:
+            ends.append(rate_per_s * self.duration_s)
+        return min(ends, default=0.0) * self.n
 
     @property
     def keeps_recorded_lengths(self) -> bool:
@@ -68,14 +88,17 @@ def build_requests(workload: Workload, seed: int, replication: int = 0) -> Reque
         replication: Number of the repetition, each with independent draws.
 
     Raises:
-        InputError: If a trace can't be read or is too short, or nothing ends the arrivals.
+        InputError: If a trace can't be read or is too short, nothing ends the arrivals, or
+            there are more requests than a run holds.
     """
+    _refuse_many(workload.foreseen_requests)
     duration_ns = None if workload.duration_s is None else seconds_to_ns(workload.duration_s)
     arrivals = workload.arrivals.arrivals(
         workload.num_requests, duration_ns, stream(seed, "arrivals", replication)
     )
     if not len(arrivals.times_ns):
         raise InputError("no request arrives within duration_s")
+    _refuse_many(len(arrivals.times_ns) * workload.n)
     recorded = arrivals.recorded_lengths if workload.keeps_recorded_lengths else None
     prompt, output = recorded or workload.lengths.lengths_tokens(
         len(arrivals.times_ns), stream(seed, "lengths", replication)
@@ -93,6 +116,12 @@ def file_digests(workload: Workload) -> dict[str, str]:
         if isinstance(part, ReadsFile) and part.file is not None:
             digests[part.file] = content_digest(part.path)
     return digests
+
+
+def _refuse_many(requests: float) -> None:
+    too_many = why_too_many(requests)
+    if too_many:
+        raise InputError(too_many)
 
 
 def _further_samples(

@@ -8,6 +8,7 @@ from pydantic import PrivateAttr
 
 from kvsim.errors import InputError, Problem
 from kvsim.policy import Policy
+from kvsim.workload.limits import Printable
 
 
 class ReadsFile(Policy):
@@ -18,7 +19,7 @@ class ReadsFile(Policy):
     same on every machine.
     """
 
-    file: str | None = None
+    file: Printable | None = None
     _base_dir: Path = PrivateAttr(default=Path())
 
     def model_post_init(self, context: Any, /) -> None:
@@ -39,6 +40,8 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(Problem(f"can't be read: {error.strerror}", str(path))) from error
+    except ValueError as error:  # what no file system takes, such as a NUL
+        raise InputError(Problem(f"is no path: {error}", repr(str(path)))) from error
 
 
 def read_lines(path: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from kvsim.errors import InputError
 from kvsim.units import NS_PER_S
@@ -12,7 +12,30 @@ Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Tokens = Annotated[int, Field(ge=1, le=10**8)]
 MeanTokens = Annotated[float, Field(gt=0, le=1e8)]
 
+MOST_TOKENS = 10**8  # as `Tokens` allows
+MOST_REQUESTS = 10**8  # samples counted one by one
+
+
 _LATEST_NS = 10**18  # as the largest `Seconds`: a ninth of what a 64-bit clock counts
+
+
+def _prints(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"{text!r} has characters that don't print")
+    return text
+
+
+Printable = Annotated[str, AfterValidator(_prints)]  # no control or direction characters
+
+
+def why_too_many(requests: float) -> str | None:
+    """Return why so many requests, samples included, can't be simulated; None if they can."""
+    if requests <= MOST_REQUESTS:
+        return None
+    return (
+        f"{requests:.3g} requests (samples included) are more than the {MOST_REQUESTS:.0e} that "
+        "a run holds; ask for fewer, a shorter time or a lower rate"
+    )
 
 
 def refuse_late(arrival_ns: float) -> None:

@@ -83,3 +83,18 @@ def test_a_problem_is_located(tmp_path):
     document = read(tmp_path, "a:\n  b: 2\n")
     where = document.located(Problem("is wrong"), ("a", "b"))
     assert str(where) == f"{tmp_path / 'd.yaml'}:2: a.b: is wrong"
+
+
+def test_a_file_that_is_nested_too_deep_is_refused(tmp_path):
+    for depth in (51, 300, 5000):
+        with pytest.raises(InputError, match="nested deeper than 50 levels"):
+            read(tmp_path, "a: " + "[" * depth + "]" * depth)
+    assert read(tmp_path, "a: " + "[" * 49 + "]" * 49).data
+
+
+def test_aliases_can_not_blow_a_file_up(tmp_path):
+    lines = ["a0: &a0 [1]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    with pytest.raises(InputError, match="holds more than 100000 values"):
+        read(tmp_path, "\n".join(lines))
+    assert len(read(tmp_path, "\n".join(lines[:4])).data["a3"]) == 10

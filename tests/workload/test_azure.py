@@ -1,4 +1,5 @@
 import re
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def test_published_traces_are_read_to_the_last_digit(name, requests):
     # The timestamp holds a blank, so a row splits into the date and the rest.
     rows = [rows[i] + rows[i + 1] for i in range(0, len(rows), 2)]
     assert len(trace) == len(rows) == requests
-    times = [seconds_of_day(f"{date} {time}") for date, time, _, _ in rows]
+    times = [seconds_of_day(f"{day} {time}") for day, time, _, _ in rows]
     exact = [int((time - times[0]) * 10**9) for time in times]
     assert trace.arrival_ns.tolist() == exact
     assert trace.prompt_tokens.tolist() == [int(row[2]) for row in rows]
@@ -71,6 +72,8 @@ def test_a_trace_may_cross_midnight_and_a_leap_day(tmp_path):
         ("2023-11-16 18:15:46.68,37.5,5", "bad row"),
         ("2023-11-16 25:15:46.68,374,5", "bad row"),
         ("2023-02-30 18:15:46.68,374,5", "no such date"),
+        ("0001-01-01 18:15:46.68,374,5", "no such date from 1970 to 2199"),
+        ("9999-12-31 18:15:46.68,374,5", "no such date from 1970 to 2199"),
         ("2023-11-16 18:15:46.68,0,5", "at least one token"),
         ("2023-11-16 18:15:46.68,5,0", "at least one token"),
         ("2023-11-16 18:15:45.0,5,5", "earlier than the row before"),
@@ -105,6 +108,17 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path, content):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="can't be read: No such file"):
         read_trace(tmp_path / "absent.csv")
+
+
+def test_a_path_that_no_file_system_takes_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is no path"):
+        read_trace(tmp_path / "a\0b")
+
+
+def test_the_widest_trace_fits_its_clock(tmp_path):
+    path = write(tmp_path, "1970-01-01 00:00:00,1,1", "2199-12-31 23:59:59.9999999,1,1")
+    days = (date(2200, 1, 1) - date(1970, 1, 1)).days
+    assert read_trace(path).arrival_ns.tolist() == [0, days * 86_400 * 10**9 - 100]
 
 
 def test_rows_keep_their_columns_together(tmp_path):

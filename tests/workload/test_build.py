@@ -121,7 +121,7 @@ def test_files_are_known_by_their_content():
     ("change", "complaint"),
     [
         ({"lengths": {"kind": "trace"}}, "need a file"),
-        ({"max_tokens": 0}, "at least 1"),
+        ({"max_tokens": 0}, "from 1 to"),
         ({"max_tokens": "outputs"}, "'output'"),
         ({"n": 0}, "greater than or equal to 1"),
         ({"duration_s": -1.0}, "greater than 0"),
@@ -140,3 +140,36 @@ def test_impossible_workloads_are_refused(change, complaint):
 def test_a_run_without_requests_is_refused():
     with pytest.raises(InputError, match="no request arrives"):
         build_requests(workload(duration_s=1e-6), 0)
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {"num_requests": 10**8, "n": 2},
+        {"duration_s": 4e7, "n": 1},
+        {"duration_s": 1e5, "n": 1000},
+    ],
+)
+def test_more_requests_than_a_run_holds_are_refused_before_any_is_drawn(ends):
+    with pytest.raises(ValidationError, match="more than the 1e\\+08"):
+        workload(**ends)
+    fits = workload(num_requests=1)
+    with pytest.raises(InputError, match="more than the 1e\\+08"):
+        build_requests(fits.model_copy(update={"num_requests": None, **ends}), 0)
+
+
+def test_samples_of_a_trace_count_too():
+    assert workload(TRACE, n=1024).foreseen_requests == 0
+    few = workload(TRACE, num_requests=10, n=1024)
+    assert len(build_requests(few, 0)) == few.foreseen_requests == 10_240
+
+
+def test_whichever_end_comes_first_decides_how_many_are_foreseen():
+    assert workload(num_requests=50, duration_s=1e9, n=2).foreseen_requests == 100
+    assert workload(num_requests=10**8, duration_s=10).foreseen_requests == 30
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10**9 + 1, 2**63])
+def test_a_limit_that_no_client_can_mean_is_refused(limit):
+    with pytest.raises(ValidationError, match="must be from 1 to"):
+        workload(num_requests=1, max_tokens=limit)

@@ -120,7 +120,12 @@ def test_empirical_rows_stay_together(tmp_path):
     ("text", "line", "complaint"),
     [
         ("prompt_tokens,output_tokens\n1,2\n1,x\n", 3, "whole numbers"),
-        ("prompt_tokens,output_tokens\n0,2\n", 2, "at least 1"),
+        ("prompt_tokens,output_tokens\n0,2\n", 2, "from 1 to"),
+        (f"prompt_tokens,output_tokens\n1,{'1' * 23}\n", 2, "from 1 to 100000000"),
+        (f"prompt_tokens,output_tokens\n1,{'1' * 5000}\n", 2, "whole numbers"),
+        ("prompt_tokens,output_tokens\n1,100000001\n", 2, "whole numbers"),
+        ("prompt_tokens,output_tokens\n1,٣\n", 2, "whole numbers"),
+        (f'prompt_tokens,output_tokens\n1,"{"1" * 200_000}"\n', 2, "is not CSV: field larger"),
         ("prompt_tokens,output_tokens\n5\n", 2, "whole numbers"),
         ("prompt_tokens,answer\n5,5\n", 1, "no column 'output_tokens'; columns: prompt_tokens"),
         ("prompt_tokens,output_tokens\n", None, "holds no row"),

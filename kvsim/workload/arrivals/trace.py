@@ -10,7 +10,7 @@ from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals import Arrivals
 from kvsim.workload.azure import Trace, read_trace
 from kvsim.workload.files import ReadsFile
-from kvsim.workload.limits import Seconds, refuse_late
+from kvsim.workload.limits import Printable, Seconds, refuse_late
 from kvsim.workload.renewal import horizon_of
 
 
@@ -22,7 +22,7 @@ class TraceArrivals(ReadsFile):
     """
 
     kind: Literal["trace"] = "trace"
-    file: str
+    file: Printable
     """CSV in the format of the Azure LLM inference traces, beside the scenario file."""
     rate_scale: float = Field(default=1.0, ge=1e-6, le=1e6)
     """2.0: twice the recorded rate, times are divided by 2."""

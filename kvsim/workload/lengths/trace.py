@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from kvsim.workload.azure import read_trace
 from kvsim.workload.files import ReadsFile
+from kvsim.workload.limits import Printable
 
 
 class TraceLengths(ReadsFile):
@@ -16,7 +17,7 @@ class TraceLengths(ReadsFile):
     """
 
     kind: Literal["trace"] = "trace"
-    file: str | None = None
+    file: Printable | None = None
     """CSV in the format of the Azure LLM inference traces; null: the trace of the arrivals."""
 
     def lengths_tokens(
