@@ -130,7 +130,7 @@ def test_a_mistake_is_told_with_line_and_path(write, more, line, path, message):
         ("h100_sxm", "h100sxm", 2, "gpu", "did you mean h100_sxm"),
         ("h100_sxm", "{name: h100_sxm, hbm_bytes: 1.0, hbm_bytes_per_s: 1.0, bf16_flop_per_s: 1.0}",
          2, "gpu.name", "choose another name"),
-        ("h100_sxm", "5", 2, "gpu", "should be a name of the catalog or a mapping of figures, not 5"),
+        ("h100_sxm", "5", 2, "gpu", "name of the catalog or a mapping of figures, not 5"),
         ("num_requests", "max_tokens: 9223372036854775808\n  num_requests",
          6, "workload.max_tokens", "must be from 1 to 1000000000"),
         ("num_requests: 10", "num_requests: 60000000\n  n: 2", 3, "workload", "1.2e+08 requests"),
