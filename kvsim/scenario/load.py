@@ -145,9 +145,10 @@ def _unknown_names(data: Mapping[str, Any], base_dir: Path) -> Iterator[tuple[Pl
         "gpu": load_gpu,
     }
     for key, load in look_up.items():
-        if isinstance(data.get(key), str) and data[key]:
+        name = data.get(key)
+        if isinstance(name, str) and name and name.isprintable():
             try:
-                load(data[key])
+                load(name)
             except InputError as error:
                 yield from (((key,), problem.message) for problem in error.problems)
 

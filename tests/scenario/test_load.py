@@ -136,6 +136,8 @@ def test_a_mistake_is_told_with_line_and_path(write, more, line, path, message):
         ("num_requests: 10", "num_requests: 60000000\n  n: 2", 3, "workload", "1.2e+08 requests"),
         ("{kind: fixed, prompt_tokens: 100, output_tokens: 20}",
          '{kind: empirical, file: "a\\0b"}', 5, "workload.lengths.file", "don't print"),
+        ("h100_sxm", '"a\\0b"', 2, "gpu", "'a\\x00b' has characters that don't print"),
+        ("meta-llama/Llama-3.1-8B-Instruct", '"a\\0b"', 1, "model", "don't print"),
         ("gpu: h100_sxm\n", "", None, "gpu", "is required"),
         ("model:", "modell:", 1, "modell", "did you mean model?"),
         ("kind: poisson", "kind: poison", 4, "workload.arrivals.kind", "did you mean poisson?"),

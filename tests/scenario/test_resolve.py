@@ -138,6 +138,10 @@ def test_what_differs_from_vllm_s_defaults_is_noted():
         ),
         ("engine:\n  max_model_len: 200000\n", 8, "engine.max_model_len", "131072 positions"),
         ("engine:\n  kv_startup_line: nonsense\n", 8, "engine.kv_startup_line", "KV cache size"),
+        (
+            "engine: {kv_startup_line: 'GPU KV cache size: 9,999,999,999,999 tokens'}\n",
+            7, "engine", "624999999999 blocks; at most 100000000",
+        ),
         ("engine: {num_gpu_blocks_override: 3}\n", 7, "engine", "does not fit"),
         (
             "variants:\n  small:\n    gpu: a10\n", 8, "variants.small.engine", "does not fit a10",
