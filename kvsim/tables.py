@@ -108,11 +108,16 @@ class TableWriter:
         self._columns = columns
         self._schema = arrow_schema(columns)
         # Counts and times change little from row to row: as differences they take half the space,
-        # and half the time to write, that dictionaries would.
+        # and half the time to write, that dictionaries would. Readers look for variants only.
         coded = ["variant", *(column.name for column in columns if column.codes)]
         plain = {column.name: "DELTA_BINARY_PACKED" for column in columns if not column.codes}
         self._writer = pq.ParquetWriter(
-            path, self._schema, compression="zstd", use_dictionary=coded, column_encoding=plain
+            path,
+            self._schema,
+            compression="lz4",
+            use_dictionary=coded,
+            column_encoding=plain,
+            write_statistics=["variant"],
         )
 
     def write(self, variant: str, chunk: NDArray[np.int64]) -> None:

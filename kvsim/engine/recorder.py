@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from kvsim.tables import TABLES
 
-ROWS_IN_A_CHUNK = 8_192
+ROWS_IN_A_CHUNK = 32_768
 
 Sink = Callable[[str, NDArray[np.int64]], None]  # table name, rows of shape (n, columns)
 
