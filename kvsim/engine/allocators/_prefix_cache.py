@@ -87,9 +87,14 @@ class PrefixCachingPool(PagedPool):
         self._published[seq] = end
         self._found = NOTHING_FOUND
         keys = request.block_keys(first, end, self._block_size)
-        for block, key in zip(self._tables[seq][first:end], keys, strict=True):
-            self._key_of[block] = key
-            self._register(key, block)
+        blocks = self._tables[seq][first:end]
+        self._key_of.update(zip(blocks, keys, strict=True))
+        blocks_of = self._blocks_of
+        if blocks_of.keys().isdisjoint(keys):
+            blocks_of.update(zip(keys, blocks, strict=True))
+        else:
+            for key, block in zip(keys, blocks, strict=True):
+                self._register(key, block)
 
     def free(self, seq: int) -> None:
         """Release the blocks tail first: keyed ones to the back, others to the front (R28)."""
@@ -99,9 +104,7 @@ class PrefixCachingPool(PagedPool):
         if self._co_owners and not self._co_owners.keys().isdisjoint(released):
             released = [block for block in released if not self._disown(block)]
         key_of, lru = self._key_of, self._lru
-        for block in reversed(released):
-            if block in key_of:
-                lru[block] = None
+        lru.update(dict.fromkeys([block for block in reversed(released) if block in key_of]))
         self._free_blocks += [block for block in released if block not in key_of]
         self.reusable_tokens = len(lru) * self._block_size
         self._count_taken(-len(released))
@@ -165,14 +168,13 @@ class PrefixCachingPool(PagedPool):
             return super()._take(blocks)
         evicted = blocks - len(free_blocks)
         taken = super()._take(len(free_blocks)) if free_blocks else []
-        for _ in range(evicted):
-            block, _none = self._lru.popitem(last=False)
-            self._forget(block)
-            taken.append(block)
+        pop_oldest = self._lru.popitem
+        oldest = [pop_oldest(False)[0] for _ in range(evicted)]
+        self._forget(oldest)
         self._count_taken(evicted)
         self.reusable_tokens = len(self._lru) * self._block_size
         self._found = NOTHING_FOUND
-        return taken
+        return taken + oldest
 
     def _register(self, key: int, block: int) -> None:
         others = self._blocks_of.get(key)
@@ -183,12 +185,11 @@ class PrefixCachingPool(PagedPool):
         else:
             others.append(block)
 
-    def _forget(self, block: int) -> None:
-        key = self._key_of.pop(block)
-        blocks = self._blocks_of[key]
-        if isinstance(blocks, int):
-            del self._blocks_of[key]
-            return
-        blocks.remove(block)
-        if len(blocks) == 1:
-            self._blocks_of[key] = blocks[0]
+    def _forget(self, evicted: list[int]) -> None:
+        pop_key, pop_blocks = self._key_of.pop, self._blocks_of.pop
+        for block in evicted:
+            key = pop_key(block)
+            blocks = pop_blocks(key)
+            if not isinstance(blocks, int):  # others have the same tokens
+                blocks.remove(block)
+                self._blocks_of[key] = blocks if len(blocks) > 1 else blocks[0]
