@@ -80,6 +80,22 @@ def test_the_exit_code_does_not_belong_to_a_variant(folder):
     assert code == 0
 
 
+def test_the_text_tells_of_each_variant_whether_it_meets_the_slo(folder):
+    slow = "  slow: {cost: {kind: affine, fixed_ns: 1000000000}}\n"
+    _, out, _ = kvsim_run(MET.replace("variants:\n", "variants:\n" + slow), "--no-report")
+    assert ["SLO", "met", "MISSED", "met"] in [line.split() for line in out.splitlines()]
+    _, out, _ = kvsim_run(SCENARIO, "--no-report")
+    assert not any(line.startswith("SLO") for line in out.splitlines())
+
+
+def test_a_target_that_is_missed_many_times_over_says_how_many(folder):
+    _, out, _ = kvsim_run(MISSED, "--no-report")
+    row = next(line.split() for line in out.splitlines() if line.startswith("ttft_p99_s"))
+    assert row[-2] == "x"
+    assert float(row[-3]) > 2
+    assert row[-1] == "MISSED"
+
+
 def test_json_is_all_that_stdout_gets_and_the_same_as_the_file(folder):
     code, out, err = kvsim_run(MISSED, "--json", "--no-report", "--out", "here")
     assert (code, err) == (1, "")

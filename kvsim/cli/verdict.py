@@ -11,6 +11,7 @@ from kvsim.scenario.schema import BASE
 from kvsim.units import NS_PER_S, format_duration
 
 WIDTH = 80
+MET = {True: "met", False: "MISSED", None: "not judged"}
 
 
 def as_text(run: Run, target: Path, with_report: bool) -> str:
@@ -37,16 +38,24 @@ def _targets(run: Run) -> str:
                 target["name"],
                 format_figure(figure, target["value"]),
                 format_figure(figure, target["bound"]),
-                "" if margin is None else f"{margin:+.0%}",
-                {True: "met", False: "MISSED", None: "not judged"}[target["met"]],
+                "" if margin is None else _margin(margin),
+                MET[target["met"]],
             )
         )
     return _aligned(rows) if targets else ""
 
 
+def _margin(margin: float) -> str:
+    """Show a margin; a value of several times its bound as that."""
+    return f"{margin:+.0%}" if margin > -1 else f"{1 - margin:.3g} x"
+
+
 def _side_by_side(run: Run) -> str:
     names = list(run.summaries)
     rows: list[tuple[str, ...]] = [("", *names)]
+    if run.summaries[BASE]["verdict"]["targets"]:
+        met = (run.summaries[name]["verdict"]["met"] for name in names)
+        rows.append(("SLO", *(MET[answer] for answer in met)))
     for row in compare(run.summaries):
         figures = (format_figure(row["name"], row["values"][name]) for name in names)
         rows.append((row["label"], *figures))
