@@ -107,7 +107,13 @@ def test_mm1(count, runs, widest):
     assert_interval(means, mean_wait_mmc(1, 1 / gap, 1 / MEAN_TOKENS), widest)
 
 
-@pytest.mark.parametrize(("count", "runs", "widest"), SIZES)
+@pytest.mark.parametrize(
+    ("count", "runs", "widest"),
+    [
+        pytest.param(6_000, 16, 0.25, id="short"),
+        pytest.param(100_000, 40, 0.02, id="long", marks=pytest.mark.prove),
+    ],
+)
 def test_mmc(count, runs, widest):
     gap = MEAN_TOKENS / 3 / 0.7
     means = replications(gap, count, runs, replicas=3, routing=SharedQueue())
