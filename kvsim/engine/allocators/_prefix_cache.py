@@ -61,15 +61,7 @@ class PrefixCachingPool(PagedPool):
 
     def append(self, seq: int, tokens: int) -> bool:
         """Make room for `tokens` more; shared blocks are full, so none is ever written to."""
-        spare = self._spare[seq] - tokens
-        if spare < 0:
-            missing = -(spare // self._block_size)
-            if missing * self._block_size > self.free_tokens:
-                return False
-            self._tables[seq] += self._take(missing)
-            spare += missing * self._block_size
-        self._spare[seq] = spare
-        return True
+        return self._extend(seq, tokens)
 
     def fork(self, parent: int, child: int) -> None:
         """Refuse: as in vLLM V1, samples share their prompt by finding it.

@@ -111,19 +111,11 @@ class PagedPool:
 
     def append(self, seq: int, tokens: int) -> bool:
         """Make room for `tokens` more; copy the block that they begin in if others share it."""
-        spare = self._spare[seq]
         # Only the last block can be partly filled: a write begins there or in a new block.
-        if self._co_owners and spare and self._tables[seq][-1] in self._co_owners:
+        co_owners = self._co_owners
+        if co_owners and self._spare[seq] and self._tables[seq][-1] in co_owners:
             return self._append_copying(seq, tokens)
-        spare -= tokens
-        if spare < 0:
-            missing = -(spare // self._block_size)
-            if missing * self._block_size > self.free_tokens:
-                return False
-            self._tables[seq] += self._take(missing)
-            spare += missing * self._block_size
-        self._spare[seq] = spare
-        return True
+        return self._extend(seq, tokens)
 
     def fork(self, parent: int, child: int) -> None:
         """Let a new sequence share all blocks of another one.
@@ -199,6 +191,18 @@ class PagedPool:
         require_sums(self, taken, 0, len(self.free_queue()) * self._block_size)
         shared_tokens = (sum(counted.values()) - len(counted)) * self._block_size
         require(self.shared_tokens == shared_tokens, "shared slots are miscounted")
+
+    def _extend(self, seq: int, tokens: int) -> bool:
+        """Append to a sequence that may write to its last block."""
+        spare = self._spare[seq] - tokens
+        if spare < 0:
+            missing = -(spare // self._block_size)
+            if missing * self._block_size > self.free_tokens:
+                return False
+            self._tables[seq] += self._take(missing)
+            spare += missing * self._block_size
+        self._spare[seq] = spare
+        return True
 
     def _take(self, blocks: int) -> list[int]:
         """Return blocks from the front of the queue; the caller has counted them."""
