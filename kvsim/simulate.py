@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.cluster import Cluster, Fleet, Progress, RunTotals
 from kvsim.engine.recorder import Sink
+from kvsim.rng import stream
 from kvsim.scenario.variant import ResolvedVariant
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.requests import RequestTable
@@ -33,7 +34,7 @@ def simulate(
     fleet = Fleet(
         config=variant.engine,
         replicas=scenario.replicas,
-        router=scenario.routing.build(),
+        router=scenario.routing.build(stream(scenario.seed, "routing")),
         build_allocator=variant.build_allocator,
         cost=variant.cost,
         copy_ns_per_token=_copy_ns_per_token(variant),

@@ -58,8 +58,8 @@ class Relabelled:
     def __init__(self, numbers):
         self.numbers = numbers
 
-    def build(self):
-        self.turns = RoundRobin().build()
+    def build(self, rng):
+        self.turns = RoundRobin().build(rng)
         return self
 
     def choose(self, request, replicas):

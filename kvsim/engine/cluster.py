@@ -15,6 +15,7 @@ from kvsim.engine.clock import ArrivalInstant, Clock
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.content import Paths
 from kvsim.engine.laws import Population, StepLaws
+from kvsim.engine.loads import ReplicaLoad
 from kvsim.engine.recorder import Recorder, Sink
 from kvsim.engine.replica import Replica
 from kvsim.engine.request import Request, RequestView
@@ -75,6 +76,7 @@ class Cluster:
         self._clock = Clock()
         allocators = [fleet.build_allocator(self._answer_tokens) for _ in range(fleet.replicas)]
         self._allocators = allocators
+        self._loads = [ReplicaLoad(allocator) for allocator in allocators]
         self._step_laws = StepLaws(allocators[0].capacity_tokens, fleet.replicas)
         self._recorder = Recorder(self._checked(sink))
         # The source starts before the replicas do, so that requests at time 0 are seen at once.
@@ -147,7 +149,9 @@ class Cluster:
             self._replicas[0].scheduler.enqueue(request)
             self.requeued()
         else:
-            replica = self._replicas[router.choose(request, self._replicas)]
+            index = router.choose(request, self._loads)
+            self._loads[index].add(request)
+            replica = self._replicas[index]
             replica.scheduler.enqueue(request)
             replica.wake()
 
@@ -161,6 +165,8 @@ class Cluster:
 
     def finished(self, request: Request, replica: int) -> None:
         """Take a request that has ended on a replica now."""
+        if not self._fleet.router.shares_queue:
+            self._loads[replica].remove(request)
         self._leave(request, replica, FINISHED)
 
     def _leave(self, request: Request, replica: int, outcome: int) -> None:

@@ -29,6 +29,16 @@ class RequestView(Protocol):
         ...
 
     @property
+    def session(self) -> int:
+        """Number of the conversation that it belongs to."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """Smaller is more urgent, for a scheduler that asks."""
+        ...
+
+    @property
     def known_tokens(self) -> int:
         """Tokens to compute before the next can be sampled: prompt, and answer so far."""
         ...
@@ -65,9 +75,11 @@ class Request:
         "number",
         "offset",
         "preemptions",
+        "priority",
         "prompt_tokens",
         "rank",
         "recomputed_tokens",
+        "session",
     )
 
     def __init__(
@@ -78,12 +90,16 @@ class Request:
         prompt_tokens: int,
         max_tokens: int,
         content: Content | None = None,
+        session: int = -1,
+        priority: int = 0,
     ) -> None:
         self.number = number
         self.group = group
         self.arrival_ns = arrival_ns
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
+        self.session = session
+        self.priority = priority
         self.content = content  # what its tokens are; None if nobody asks
         self.generated_tokens = 0
         self.known_tokens = prompt_tokens  # to be computed before the next token can be sampled

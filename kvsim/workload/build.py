@@ -99,10 +99,13 @@ def build_requests(workload: Workload, seed: int, replication: int = 0) -> Reque
     if not len(arrivals.times_ns):
         raise InputError("no request arrives within duration_s")
     _refuse_many(len(arrivals.times_ns) * workload.n)
-    recorded = arrivals.recorded_lengths if workload.keeps_recorded_lengths else None
-    prompt, output = recorded or workload.lengths.lengths_tokens(
-        len(arrivals.times_ns), stream(seed, "lengths", replication)
-    )
+    recorded = arrivals.recorded if workload.keeps_recorded_lengths else None
+    if recorded is not None:
+        prompt, output = recorded.prompt_tokens, recorded.output_tokens
+    else:
+        prompt, output = workload.lengths.lengths_tokens(
+            len(arrivals.times_ns), stream(seed, "lengths", replication)
+        )
     more = _further_samples(
         workload, output, recorded is not None, stream(seed, "samples", replication)
     )

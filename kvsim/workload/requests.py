@@ -1,12 +1,13 @@
 """The request table: what the clients send, drawn once and shown to every variant alike."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 NO_LIMIT = 0  # `max_tokens` of a request whose client set none: the context length decides
+PATIENT = 0  # `timeout_ns` of a request whose client waits for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,58 @@ class Segments:
         pairs = zip(self.seed[mine].tolist(), self.tokens[mine].tolist(), strict=True)
         return list(pairs), int(self.answer_seed[request])
 
+    def take(self, requests: NDArray[np.int64]) -> "Segments":
+        """Return the segments of these requests, in this order."""
+        counts = (self.first[1:] - self.first[:-1])[requests]
+        first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+        moved = np.repeat(self.first[:-1][requests] - first[:-1], counts)
+        places = moved + np.arange(len(moved), dtype=np.int64)
+        return Segments(first, self.seed[places], self.tokens[places], self.answer_seed[requests])
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Limits how many clients are in the system: each needs a permit, in the order they come.
+
+    A permit is there from its entry in `opens_ns` on (int64, shape (permits,), never decreasing).
+    It comes back `think_ns` after what held it has left: a request with all its samples, or, with
+    `holds_session`, the last request of a session.
+    """
+
+    opens_ns: NDArray[np.int64]
+    holds_session: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class RequestTable:
-    """One row a request, in order of arrival (ties in order of the client).
+    """One row a request, all int64 arrays of the same length; session after session.
 
-    All arrays are int64 of the same length. `arrival_ns` counts from the start of the run and
-    never decreases. `output_tokens` is the true length of the answer: the engine's model knows
-    it, policies do not. `group` numbers the client's requests: with n samples a request has n
-    rows of the same group. Arrivals stop at `horizon_ns`.
+    Sessions are in order of their first arrival (ties in order of the client), the requests of a
+    session in order of its turns. A further turn is sent when the one before has ended, so its
+    `arrival_ns` is only that of the session's first request. Columns that are None stand for what
+    nobody asked for.
+
+    Attributes:
+        arrival_ns: From the start of the run; never decreases.
+        prompt_tokens: Prompt length.
+        output_tokens: True length of the answer: the engine's model knows it, policies do not.
+        max_tokens: The client's limit on the answer, or `NO_LIMIT`.
+        group: Numbers the client's requests from 0, without gaps: with n samples a request has n
+            rows of the same group.
+        horizon_ns: End of the arrivals; 0 if only the end of the run is.
+        segments: What prompts consist of; None: only the samples of a group share their prompt.
+        traffic_class: Index into `class_names`; None: there is one class.
+        priority: Smaller is served first, where the scheduler asks.
+        session: Numbers the sessions from 0; None: each group is one.
+        delay_ns: How long after the end of the turn before a further turn is sent.
+        timeout_ns: The client gives up so long after it sent, or is `PATIENT`.
+        retry_delays_ns: Shape (rows, retries): waits of the client before it tries again; a
+            negative one ends the list.
+        gate: Index into `gates`, -1 for none.
+        think_ns: How long the gate's permit is kept after the session or group has ended.
+        gates: Who limits the number of clients.
+        stop_ns: Nobody sends anything at or after it; None: all is sent.
+        class_names: Names of the classes of traffic.
     """
 
     arrival_ns: NDArray[np.int64]
@@ -46,7 +90,18 @@ class RequestTable:
     max_tokens: NDArray[np.int64]
     group: NDArray[np.int64]
     horizon_ns: int
-    segments: Segments | None = None  # None: only the samples of a group share their prompt
+    segments: Segments | None = None
+    traffic_class: NDArray[np.int64] | None = None
+    priority: NDArray[np.int64] | None = None
+    session: NDArray[np.int64] | None = None
+    delay_ns: NDArray[np.int64] | None = None
+    timeout_ns: NDArray[np.int64] | None = None
+    retry_delays_ns: NDArray[np.int64] | None = None
+    gate: NDArray[np.int64] | None = None
+    think_ns: NDArray[np.int64] | None = None
+    gates: tuple[Gate, ...] = ()
+    stop_ns: int | None = None
+    class_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -54,10 +109,21 @@ class RequestTable:
     def digest(self) -> str:
         """Return a SHA-256 over all columns, for the manifest: same digest, same requests."""
         total = hashlib.sha256(str(self.horizon_ns).encode())
-        for name in ("arrival_ns", "prompt_tokens", "output_tokens", "max_tokens", "group"):
-            total.update(np.ascontiguousarray(getattr(self, name), dtype="<i8").tobytes())
-        if self.segments is not None:
-            for name in ("first", "seed", "tokens", "answer_seed"):
-                column = getattr(self.segments, name)
-                total.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
+        _digest_fields(self, total)
         return total.hexdigest()
+
+
+def _digest_fields(part: object, total: "hashlib._Hash") -> None:
+    for field in fields(part):  # type: ignore[arg-type]  # the table or a part of it
+        value = getattr(part, field.name)
+        if value is None or field.name == "horizon_ns":
+            continue
+        if isinstance(value, np.ndarray):
+            total.update(np.ascontiguousarray(value, dtype="<i8").tobytes())
+        elif isinstance(value, Segments | Gate):
+            _digest_fields(value, total)
+        elif field.name == "gates":
+            for gate in value:
+                _digest_fields(gate, total)
+        elif value != ():
+            total.update(f"{field.name}={value}".encode())

@@ -112,7 +112,7 @@ def run(
     fleet = Fleet(
         config,
         replicas,
-        (routing or RoundRobin()).build(),
+        (routing or RoundRobin()).build(np.random.default_rng(0)),
         lambda oracle: layout.build(PoolShape.of(config, oracle)),
         cost,
         build_scheduler=build_scheduler,

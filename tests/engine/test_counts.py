@@ -152,7 +152,8 @@ def counted_run(requests, engine, sink=lambda *_: None):
 
     notes: list = []
     fleet = Fleet(
-        engine, 1, RoundRobin().build(), build_allocator, LinearCost(100, 1),
+        engine, 1, RoundRobin().build(np.random.default_rng(0)), build_allocator,
+        LinearCost(100, 1),
         build_scheduler=build_scheduler,
     )  # fmt: skip
     return Cluster(requests, fleet, sink).run(), calls, notes

@@ -61,8 +61,8 @@ class Guarded:
     policy: object
     choices: dict
 
-    def build(self):
-        self.router = self.policy.build()
+    def build(self, rng):
+        self.router = self.policy.build(rng)
         self.shares_queue = self.router.shares_queue
         return self
 
@@ -87,7 +87,7 @@ def guarded_run(kind, requests, replicas):
 def test_the_package_has_these_routers_and_a_guard_hides_the_answer():
     kinds = {kind.model_fields["kind"].default for kind in ROUTERS}
     assert kinds >= {"least_requests", "round_robin", "shared_queue"}
-    assert names_of(ReplicaView) == ["waiting_seqs", "running_seqs"]
+    assert names_of(ReplicaView) == ["requests", "prompt_tokens"]
     assert "output_tokens" not in names_of(RequestView)
     assert "prompt_tokens" in names_of(RequestView)
 

@@ -15,7 +15,7 @@ from kvsim.workload.arrivals.constant import Constant
 from kvsim.workload.arrivals.gamma import Gamma
 from kvsim.workload.arrivals.poisson import Poisson
 from kvsim.workload.arrivals.trace import TraceArrivals
-from kvsim.workload.azure import HEADER
+from kvsim.workload.traces.azure import HEADER
 
 SECOND = 10**9
 PROCESSES = [
@@ -144,14 +144,17 @@ def test_a_trace_replays_times_and_lengths(tmp_path):
     drawn = trace(tmp_path, [0, 0.5, 2.25, 2.25]).arrivals(None, None, rng())
     assert drawn.times_ns.tolist() == [0, SECOND // 2, 9 * SECOND // 4, 9 * SECOND // 4]
     assert drawn.horizon_ns == 9 * SECOND // 4 + 1
-    assert [column.tolist() for column in drawn.recorded_lengths] == [[1, 2, 3, 4], [9, 10, 11, 12]]
+    assert [drawn.recorded.prompt_tokens.tolist(), drawn.recorded.output_tokens.tolist()] == [
+        [1, 2, 3, 4],
+        [9, 10, 11, 12],
+    ]
 
 
 def test_a_cut_starts_the_clock_and_lasts_to_its_end(tmp_path):
     cut = trace(tmp_path, [0, 1, 2, 3, 4, 5], start_s=1.5, end_s=4.0, rate_scale=2.0)
     drawn = cut.arrivals(None, None, rng())
     assert drawn.times_ns.tolist() == [SECOND // 4, 3 * SECOND // 4]
-    assert drawn.recorded_lengths[0].tolist() == [3, 4]
+    assert drawn.recorded.prompt_tokens.tolist() == [3, 4]
     assert drawn.horizon_ns == 5 * SECOND // 4
 
 
@@ -176,7 +179,7 @@ def test_count_and_duration_cut_a_trace(tmp_path):
     early = process.arrivals(None, 3 * SECOND, rng())
     assert early.times_ns.tolist() == [0, SECOND, 2 * SECOND]
     assert early.horizon_ns == 3 * SECOND
-    assert len(early.recorded_lengths[0]) == 3
+    assert len(early.recorded) == 3
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import kvsim.workload.lengths
 from kvsim.errors import InputError
 from kvsim.policy import policies_in
 from kvsim.rng import stream
-from kvsim.workload.azure import HEADER
 from kvsim.workload.lengths.empirical import Empirical
 from kvsim.workload.lengths.fixed import Fixed
 from kvsim.workload.lengths.lognormal import Lognormal
 from kvsim.workload.lengths.trace import TraceLengths
 from kvsim.workload.lengths.uniform import Uniform
+from kvsim.workload.traces.azure import HEADER
 
 
 def rng(seed=0):

@@ -1,4 +1,7 @@
-"""Routers: each file here is one, a `Policy` that builds the chooser of a replica."""
+"""Routers: each file here is one, a `Policy` that builds the chooser of a replica.
+
+A policy's `build(rng)` returns a new `Router`; `rng` is its own named stream.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,16 +10,20 @@ from kvsim.engine.request import RequestView
 
 
 class ReplicaView(Protocol):
-    """What a router may see of a replica."""
+    """What a router may see of a replica, as it was `view_delay_s` ago."""
 
     @property
-    def waiting_seqs(self) -> int:
-        """Requests in its queue."""
+    def requests(self) -> int:
+        """Requests sent to it that have not left, waiting and running."""
         ...
 
     @property
-    def running_seqs(self) -> int:
-        """Requests admitted."""
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of these requests."""
+        ...
+
+    def cached_tokens(self, request: RequestView) -> int:
+        """Return how many of the prompt's first tokens its prefix cache holds now; 0 without."""
         ...
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+
 from kvsim.engine.request import RequestView
 from kvsim.engine.routers import ReplicaView, Router
 from kvsim.policy import Policy
@@ -13,7 +15,7 @@ class LeastRequests(Policy):
 
     kind: Literal["least_requests"] = "least_requests"
 
-    def build(self) -> Router:
+    def build(self, rng: np.random.Generator) -> Router:
         """Return the router."""
         return _LeastRequests()
 
@@ -22,5 +24,5 @@ class _LeastRequests:
     shares_queue = False
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
-        loads = [replica.waiting_seqs + replica.running_seqs for replica in replicas]
+        loads = [replica.requests for replica in replicas]
         return loads.index(min(loads))

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+
 from kvsim.engine.request import RequestView
 from kvsim.engine.routers import ReplicaView, Router
 from kvsim.policy import Policy
@@ -13,7 +15,7 @@ class RoundRobin(Policy):
 
     kind: Literal["round_robin"] = "round_robin"
 
-    def build(self) -> Router:
+    def build(self, rng: np.random.Generator) -> Router:
         """Return the router."""
         return _RoundRobin()
 

@@ -6,26 +6,45 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.workload.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """A closed loop: a fixed number of users, each with one session at a time.
+
+    Attributes:
+        starts_ns: When each user is first ready, int64, shape (users,), never decreasing.
+        think_ns: Pause after each session, int64, shape (sessions,).
+    """
+
+    starts_ns: NDArray[np.int64]
+    think_ns: NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """When the clients send their requests, and until when they would have sent more.
+    """When the clients begin their sessions, and until when they would have begun more.
+
+    A session is one request, unless the workload's `prompts` say that it has further turns.
 
     Attributes:
-        times_ns: Sorted arrival times from 0, int64, shape (requests,).
-        horizon_ns: End of the arrivals, after the last of them. 0 if all arrive at once: such a
-            run has no arrival phase to measure, its own end is the horizon.
-        recorded_lengths: Prompt and output lengths of the same requests, each of shape
-            (requests,), when the process replays real ones.
+        times_ns: Sorted times from 0, int64, shape (sessions,); zeros in a closed loop, where
+            users decide.
+        horizon_ns: End of the arrivals, after the last of them. 0 if all arrive at once, or in a
+            closed loop without a duration: such a run's own end is the horizon.
+        recorded: The requests themselves, when the process replays real ones.
+        users: Who sends them, in a closed loop.
     """
 
     times_ns: NDArray[np.int64]
     horizon_ns: int
-    recorded_lengths: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    recorded: Trace | None = None
+    users: Users | None = None
 
 
 class ArrivalProcess(Protocol):
-    """Draws when requests arrive."""
+    """Draws when sessions begin."""
 
     kind: str
 
@@ -35,7 +54,7 @@ class ArrivalProcess(Protocol):
         """Draw the arrivals.
 
         Args:
-            count: So many requests; None if only the time limits them.
+            count: So many sessions; None if only the time limits them.
             duration_ns: No arrival at or after it, and the horizon; None if only the count
                 limits them. With both, whichever ends first.
             rng: The stream to draw from.

@@ -1,5 +1,6 @@
 """Recorded arrivals: the requests of a trace, at their own times or faster or slower."""
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -8,10 +9,10 @@ from pydantic import Field
 from kvsim.errors import InputError
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals import Arrivals
-from kvsim.workload.azure import Trace, read_trace
 from kvsim.workload.files import ReadsFile
 from kvsim.workload.limits import Printable, Seconds, refuse_late
 from kvsim.workload.renewal import horizon_of
+from kvsim.workload.traces import Trace, read_trace
 
 
 class TraceArrivals(ReadsFile):
@@ -50,7 +51,7 @@ class TraceArrivals(ReadsFile):
         return Arrivals(
             kept.arrival_ns,
             horizon_of(kept.arrival_ns, count, end_ns),
-            (kept.prompt_tokens, kept.output_tokens),
+            recorded=kept,
         )
 
     def _cut(self) -> tuple[Trace, int]:
@@ -73,5 +74,4 @@ class TraceArrivals(ReadsFile):
         refuse_late((end_ns - start_ns) / self.rate_scale)
         times_ns = np.rint((cut.arrival_ns - start_ns) / self.rate_scale).astype(np.int64)
         length_ns = round((end_ns - start_ns) / self.rate_scale)
-        moved = Trace(times_ns, cut.prompt_tokens, cut.output_tokens)
-        return moved, max(length_ns, int(times_ns[-1]) + 1)
+        return replace(cut, arrival_ns=times_ns), max(length_ns, int(times_ns[-1]) + 1)

@@ -5,9 +5,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.workload.azure import read_trace
 from kvsim.workload.files import ReadsFile
 from kvsim.workload.limits import Printable
+from kvsim.workload.traces import read_trace
 
 
 class TraceLengths(ReadsFile):

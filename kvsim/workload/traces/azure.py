@@ -5,17 +5,16 @@ seven digits after the point, the last line may lack its end.
 """
 
 import re
-from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvsim.errors import InputError, Problem
 from kvsim.units import NS_PER_S
 from kvsim.workload.files import read_lines
+from kvsim.workload.traces.trace import Trace
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 _ROW = re.compile(
@@ -25,26 +24,6 @@ _ROW = re.compile(
 )
 _SHOWN_PROBLEMS = 20
 _YEARS = range(1970, 2200)  # nanoseconds between any two fit 64 bits
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """Recorded requests in order of arrival; int64 arrays of shape (requests,).
-
-    `arrival_ns` counts from the first request of the file, exactly.
-    """
-
-    arrival_ns: NDArray[np.int64]
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.arrival_ns)
-
-    def rows(self, first: int, end: int | None) -> "Trace":
-        """Return the requests from number `first` up to, not including, `end` (None: the rest)."""
-        kept = slice(first, end)
-        return Trace(self.arrival_ns[kept], self.prompt_tokens[kept], self.output_tokens[kept])
 
 
 def read_trace(path: Path) -> Trace:

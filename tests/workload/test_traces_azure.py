@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.errors import InputError
-from kvsim.workload.azure import HEADER, read_trace
+from kvsim.workload.traces.azure import HEADER, read_trace
 
 TRACES = Path(__file__).parents[2] / "scenarios" / "traces"
 
