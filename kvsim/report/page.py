@@ -1,24 +1,16 @@
 """One HTML page that answers first and shows why: offline, self-contained, the same every time."""
 
-import base64
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from typing import TYPE_CHECKING
 
-from kvsim import __version__
 from kvsim.report import sections
 from kvsim.report.figure import Chart, Table
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
+from kvsim.report.shell import render_page
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import EXPLANATION, tails
 from kvsim.report.time_axis import TimeAxis
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +37,8 @@ def build_report(run: ReportInput) -> str:
         raise ValueError("a report needs at least one variant")
     drawn = _sections(run)
     charts = [chart for section in drawn for chart in section.charts]
-    plotly, script = _plotly_script() if charts else "", _asset("page.js")
-    return _template().render(
-        run=run,
-        base=run.variants[0],
-        version=__version__,
-        style=_asset("style.css"),
-        script=script,
-        plotly=plotly,
-        policy=_security_policy(plotly, script),
-        figures=_figures_json(charts),
-        drawn=drawn,
-        **_tables(run),
+    return render_page(
+        "page.html.j2", charts, run=run, base=run.variants[0], drawn=drawn, **_tables(run)
     )
 
 
@@ -117,46 +99,3 @@ def _tables(run: ReportInput) -> dict[str, object]:
         "facts": Table(["Run", ""], facts),
         "inputs": sections.resolved_inputs(variants),
     }
-
-
-def _figures_json(charts: Sequence[Chart]) -> str:
-    """Write the figures so that nothing in a name can end the script element or start another."""
-    figures = [{"key": chart.key, **chart.figure} for chart in charts]
-    text = json.dumps(figures, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
-
-
-def _security_policy(*scripts: str) -> str:
-    """Allow these scripts and no other, and no load from anywhere.
-
-    Plotly adds style rules and style attributes of its own, hence inline styles; it draws an
-    exported image through a blob.
-    """
-    allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _plotly_script() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
-
-
-def _template() -> "Template":
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
-    )
-    return environment.from_string(_asset("page.html.j2"))
-
-
-def _asset(name: str) -> str:
-    return (files("kvsim.report") / name).read_text(encoding="utf-8")

@@ -1,0 +1,73 @@
+"""What every page of kvsim has around its contents: style, charts, and no way to the network."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+
+from kvsim import __version__
+from kvsim.report.figure import Chart
+
+
+def render_page(template: str, charts: Sequence[Chart], **values: object) -> str:
+    """Return a page: one file of HTML that opens from disk and asks the network for nothing.
+
+    Args:
+        template: Name of a template of this package that extends `shell.html.j2`.
+        charts: What the page's script draws, all charts of the page.
+        values: What the template shows.
+    """
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    plotly, script = _plotly_script() if charts else "", _asset("page.js")
+    return environment.get_template(template).render(
+        version=__version__,
+        style=_asset("style.css"),
+        script=script,
+        plotly=plotly,
+        policy=_security_policy(plotly, script),
+        figures=_figures_json(charts),
+        **values,
+    )
+
+
+def _figures_json(charts: Sequence[Chart]) -> str:
+    """Write the figures so that nothing in a name can end the script element or start another."""
+    figures = [{"key": chart.key, **chart.figure} for chart in charts]
+    text = json.dumps(figures, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
+
+
+def _security_policy(*scripts: str) -> str:
+    """Allow these scripts and no other, and no load from anywhere.
+
+    Plotly adds style rules and style attributes of its own, hence inline styles; it draws an
+    exported image through a blob.
+    """
+    allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _plotly_script() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def _asset(name: str) -> str:
+    return (files("kvsim.report") / name).read_text(encoding="utf-8")
