@@ -76,7 +76,8 @@ class Cluster:
         self._clock = Clock()
         allocators = [fleet.build_allocator(self._answer_tokens) for _ in range(fleet.replicas)]
         self._allocators = allocators
-        self._loads = [ReplicaLoad(allocator) for allocator in allocators]
+        delay_ns = fleet.router.view_delay_ns
+        self._loads = [ReplicaLoad(each, self._clock, delay_ns) for each in allocators]
         self._step_laws = StepLaws(allocators[0].capacity_tokens, fleet.replicas)
         self._recorder = Recorder(self._checked(sink))
         # The source starts before the replicas do, so that requests at time 0 are seen at once.

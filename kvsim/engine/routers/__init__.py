@@ -1,16 +1,21 @@
 """Routers: each file here is one, a `Policy` that builds the chooser of a replica.
 
-A policy's `build(rng)` returns a new `Router`; `rng` is its own named stream.
+A policy's `build(rng)` returns a new `Router`; `rng` is its own named stream. A policy that goes
+by the loads of replicas derives from `SeesLoads`.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import Field
 
 from kvsim.engine.request import RequestView
+from kvsim.policy import Policy
+from kvsim.units import seconds_to_ns
 
 
 class ReplicaView(Protocol):
-    """What a router may see of a replica, as it was `view_delay_s` ago."""
+    """What a router may see of a replica: its load as it was `view_delay_s` ago."""
 
     @property
     def requests(self) -> int:
@@ -23,7 +28,10 @@ class ReplicaView(Protocol):
         ...
 
     def cached_tokens(self, request: RequestView) -> int:
-        """Return how many of the prompt's first tokens its prefix cache holds now; 0 without."""
+        """Return how many of the prompt's first tokens its prefix cache holds now; 0 without.
+
+        The last token never counts: it is computed in any case.
+        """
         ...
 
 
@@ -33,8 +41,26 @@ class Router(Protocol):
     With `shares_queue` nothing is chosen: all replicas draw from one queue.
     """
 
-    shares_queue: bool
+    shares_queue: bool = False
+    view_delay_ns: int = 0
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
-        """Return the index of the replica. Replicas are as they were before this instant."""
+        """Return the index of the replica.
+
+        Asked as each request is sent. Loads count all that was sent and
+        all that left up to `view_delay_ns` before now; without a delay that includes what
+        arrived at this instant before the request.
+        """
         ...
+
+
+class SeesLoads(Policy):
+    """What the routers that compare loads have in common."""
+
+    view_delay_s: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    """How old the loads are that the router sees: polled metrics lag, its own counts don't."""
+
+    @property
+    def view_delay_ns(self) -> int:
+        """The delay on the engine's clock."""
+        return seconds_to_ns(self.view_delay_s)

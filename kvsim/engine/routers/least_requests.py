@@ -6,22 +6,22 @@ from typing import Literal
 import numpy as np
 
 from kvsim.engine.request import RequestView
-from kvsim.engine.routers import ReplicaView, Router
-from kvsim.policy import Policy
+from kvsim.engine.routers import ReplicaView, Router, SeesLoads
 
 
-class LeastRequests(Policy):
-    """Requests join the replica that has the fewest."""
+class LeastRequests(SeesLoads):
+    """Requests join the replica that has the fewest, waiting and running together."""
 
     kind: Literal["least_requests"] = "least_requests"
 
     def build(self, rng: np.random.Generator) -> Router:
         """Return the router."""
-        return _LeastRequests()
+        return _LeastRequests(self.view_delay_ns)
 
 
-class _LeastRequests:
-    shares_queue = False
+class _LeastRequests(Router):
+    def __init__(self, view_delay_ns: int) -> None:
+        self.view_delay_ns = view_delay_ns
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
         loads = [replica.requests for replica in replicas]

@@ -20,9 +20,7 @@ class RoundRobin(Policy):
         return _RoundRobin()
 
 
-class _RoundRobin:
-    shares_queue = False
-
+class _RoundRobin(Router):
     def __init__(self) -> None:
         self._turn = -1
 

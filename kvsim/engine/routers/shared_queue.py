@@ -20,7 +20,7 @@ class SharedQueue(Policy):
         return _SharedQueue()
 
 
-class _SharedQueue:
+class _SharedQueue(Router):
     shares_queue = True
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
