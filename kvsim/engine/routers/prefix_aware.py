@@ -28,9 +28,11 @@ class PrefixAware(SeesLoads):
     match_fraction: Annotated[float, Field(ge=0, le=1)] = 0.3
     """The cache must hold more than this share of the prompt (SGLang: `--cache-threshold`)."""
     balance_abs: Annotated[int, Field(ge=0, le=10**8)] = 64
-    """Loads may differ by so many requests (SGLang: `--balance-abs-threshold`), or ..."""
+    """Loads are balanced if they differ by at most so many requests (SGLang:
+    `--balance-abs-threshold`)."""
     balance_rel: Annotated[float, Field(ge=1, le=1e6)] = 1.5
-    """... the most by this factor from the fewest (SGLang: `--balance-rel-threshold`)."""
+    """Loads are balanced too if the highest is at most so many times the lowest (SGLang:
+    `--balance-rel-threshold`)."""
 
     def build(self, rng: np.random.Generator) -> Router:
         """Return the router."""
