@@ -8,7 +8,7 @@ from kvsim.errors import InputError
 from kvsim.policy import Policy
 from kvsim.units import NS_PER_S
 from kvsim.workload.arrivals import Arrivals
-from kvsim.workload.limits import Rate, refuse_late
+from kvsim.workload.limits import Rate, refuse_late, refuse_many
 from kvsim.workload.renewal import horizon_of
 
 
@@ -28,6 +28,7 @@ class Constant(Policy):
             sizes.append(int(duration_ns / NS_PER_S * self.rate_per_s) + 2)
         if not sizes:
             raise InputError("say how much arrives: num_requests or duration_s")
+        refuse_many(min(sizes))
         gap_ns = NS_PER_S / self.rate_per_s
         if duration_ns is None:
             refuse_late((min(sizes) - 1) * gap_ns)

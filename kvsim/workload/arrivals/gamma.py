@@ -3,11 +3,10 @@
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from kvsim.policy import Policy
 from kvsim.workload.arrivals import Arrivals
-from kvsim.workload.limits import Rate
+from kvsim.workload.limits import Burstiness, Rate
 from kvsim.workload.renewal import renewal_arrivals
 
 
@@ -21,7 +20,7 @@ class Gamma(Policy):
     kind: Literal["gamma"] = "gamma"
     rate_per_s: Rate
     """Mean requests per second."""
-    burstiness: float = Field(ge=0.01, le=1e6)
+    burstiness: Burstiness
     """Below 1: in bursts; 1: Poisson; above 1: more evenly."""
 
     def arrivals(
