@@ -63,6 +63,18 @@ class Chart:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page that is made of charts; `short` is its name in the navigation."""
+
+    key: str
+    short: str
+    title: str
+    charts: Sequence[Chart] = ()
+    sentence: str = ""
+    table: Table | None = None
+
+
 def rounded(values: NDArray[np.float64], digits: int) -> list[float]:
     """Return plain floats with few decimals, which keeps the page small."""
     return [float(value) for value in np.round(values, digits)]

@@ -1,28 +1,15 @@
 """One HTML page that answers first and shows why: offline, self-contained, the same every time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kvsim.report import sections
-from kvsim.report.figure import Chart, Table
+from kvsim.report.figure import Section, Table
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
 from kvsim.report.shell import render_page
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import EXPLANATION, tails
 from kvsim.report.time_axis import TimeAxis
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of the page that is made of charts; `short` is its name in the navigation."""
-
-    key: str
-    short: str
-    title: str
-    charts: Sequence[Chart] = ()
-    sentence: str = ""
-    table: Table | None = None
 
 
 def build_report(run: ReportInput) -> str:
