@@ -1,8 +1,8 @@
 """The answer in the terminal: verdict first, then variants side by side, then where things are."""
 
-import textwrap
 from pathlib import Path
 
+from kvsim.cli.text import aligned, wrapped
 from kvsim.metrics.catalog import format_figure
 from kvsim.metrics.summary import compare
 from kvsim.metrics.throughput import AT_ONCE_NS
@@ -10,7 +10,6 @@ from kvsim.rundir import REPORT, Run
 from kvsim.scenario.schema import BASE
 from kvsim.units import NS_PER_S, format_duration
 
-WIDTH = 80
 MET = {True: "met", False: "MISSED", None: "not judged"}
 
 
@@ -18,11 +17,11 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
     """Return what `kvsim run` prints, at most 80 columns wide where names allow it."""
     base = run.summaries[BASE]
     blocks = [
-        _wrapped(base["verdict"]["sentence"]),
-        _wrapped("Limit: " + base["limits"]["sentence"]),
+        wrapped(base["verdict"]["sentence"]),
+        wrapped("Limit: " + base["limits"]["sentence"]),
         _targets(run),
         _side_by_side(run),
-        *(_wrapped("Note: " + note) for note in run.variants[BASE].notes),
+        *(wrapped("Note: " + note) for note in run.variants[BASE].notes),
         _places(run, target, with_report),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -42,7 +41,7 @@ def _targets(run: Run) -> str:
                 MET[target["met"]],
             )
         )
-    return _aligned(rows) if targets else ""
+    return aligned(rows) if targets else ""
 
 
 def _margin(margin: float) -> str:
@@ -59,7 +58,7 @@ def _side_by_side(run: Run) -> str:
     for row in compare(run.summaries):
         figures = (format_figure(row["name"], row["values"][name]) for name in names)
         rows.append((row["label"], *figures))
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _places(run: Run, target: Path, with_report: bool) -> str:
@@ -69,17 +68,3 @@ def _places(run: Run, target: Path, with_report: bool) -> str:
     )
     about = f"{len(run.requests):,} requests {when}; tables in {target}/"
     return f"{about}\nReport: {target / REPORT}" if with_report else about
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for first, *others in rows:
-        cells = [first.ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)

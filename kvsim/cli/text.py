@@ -1,0 +1,22 @@
+"""Text for the terminal: tables in columns, sentences cut into lines."""
+
+import textwrap
+from collections.abc import Sequence
+
+WIDTH = 80
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Set rows in columns, the first to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def wrapped(text: str) -> str:
+    """Cut a text into lines at its spaces."""
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
