@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from kvsim.cli.init import init
 from kvsim.cli.memory import memory
 from kvsim.cli.run import run
 from kvsim.cli.schema import schema
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(init)
 app.command()(memory)
 app.command()(schema)
 

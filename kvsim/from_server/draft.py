@@ -1,0 +1,247 @@
+"""A server and what the user adds → the text of a scenario, with what had to be assumed."""
+
+import json
+import os
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvsim.defaults import VLLM_VERSION
+from kvsim.errors import InputError, Problem, did_you_mean
+from kvsim.from_server.find import Server
+from kvsim.from_server.flags import Arguments, Setting, read_arguments
+from kvsim.gpu import price_of
+from kvsim.model import ModelSpec, load_model, model_names
+
+ASSUMED_GPU = "h100_sxm"
+_ASSUMED_CONTEXT_TOKENS = 4096  # only until the model is known
+_WIDTH = 96
+
+# What clusters call the GPUs of the catalog: labels of NVIDIA's feature discovery, and of GKE.
+_PRODUCTS: Mapping[str, str] = {
+    "NVIDIA-A30": "a30",
+    "NVIDIA-A40": "a40",
+    "NVIDIA-A10": "a10",
+    "NVIDIA-L4": "l4",
+    "NVIDIA-L40S": "l40s",
+    "Tesla-T4": "t4",
+    "NVIDIA-A100-80GB-PCIe": "a100_pcie",
+    "NVIDIA-A100-SXM4-80GB": "a100_sxm",
+    "NVIDIA-A100-SXM4-40GB": "a100_sxm_40gb",
+    "NVIDIA-H100-PCIe": "h100_pcie",
+    "NVIDIA-H100-80GB-HBM3": "h100_sxm",
+    "NVIDIA-H200": "h200_sxm",
+    "NVIDIA-B200": "b200_sxm",
+    "nvidia-tesla-t4": "t4",
+    "nvidia-tesla-a100": "a100_sxm_40gb",
+    "nvidia-a100-80gb": "a100_sxm",
+    "nvidia-l4": "l4",
+    "nvidia-h100-80gb": "h100_sxm",
+    "nvidia-h100-mega-80gb": "h100_sxm",
+    "nvidia-h200-141gb": "h200_sxm",
+    "nvidia-b200": "b200_sxm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """What no command says, and the user may.
+
+    Attributes:
+        model: Name in the catalog or path of a config.json, in place of the command's model.
+        gpu: Name in the catalog.
+        trace: A request log, in place of assumed traffic.
+        kv_startup_line: What the server logged about its KV cache.
+    """
+
+    model: str | None = None
+    gpu: str | None = None
+    trace: Path | None = None
+    kv_startup_line: str | None = None
+
+
+@dataclass(slots=True)
+class Draft:
+    """A scenario to be written.
+
+    Attributes:
+        text: The file.
+        assumed: What had to be assumed, in sentences; they stand in the file too.
+        irrelevant: Flags of the command that capacity does not depend on.
+        problems: Why it can't be written as it is.
+        gpu_is_assumed: Whether nobody said which GPU it is.
+    """
+
+    text: str = ""
+    assumed: list[str] = field(default_factory=list)
+    irrelevant: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    gpu_is_assumed: bool = False
+
+    def add(self, *lines: str, assumed: str | None = None) -> None:
+        """Add lines, below a comment that says what they assume."""
+        if assumed is not None:
+            self.assumed.append(assumed)
+            self.comment("Assumed: " + assumed)
+        self.text += "".join(f"{line}\n" for line in lines)
+
+    def comment(self, sentence: str) -> None:
+        """Add a comment."""
+        lines = textwrap.wrap(sentence, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        self.text += "".join(f"# {line}\n" for line in lines)
+
+
+def draft_of(server: Server, additions: Additions, folder: Path) -> Draft:
+    """Say in a scenario what a server is.
+
+    Args:
+        server: The server.
+        additions: What the user adds.
+        folder: Where the scenario will be: paths in it start there.
+    """
+    said = read_arguments(server.arguments)
+    draft = Draft(irrelevant=said.irrelevant, problems=said.problems)
+    if additions.kv_startup_line is not None:
+        said.settings["kv_startup_line"] = additions.kv_startup_line
+    draft.comment("Does this server meet its targets, and what limits it?")
+    draft.comment(f"Written by `kvsim init` from {server.place}.")
+    model = _add_model(draft, additions.model or said.model, folder)
+    _add_gpu(draft, server, additions.gpu)
+    _add_engine(draft, server, said, model)
+    if server.replicas != 1:
+        draft.add("", f"replicas: {server.replicas}")
+    context = said.settings.get("max_model_len")
+    if not isinstance(context, int):
+        context = model.max_position_embeddings if model else _ASSUMED_CONTEXT_TOKENS
+    _add_traffic(draft, additions.trace, folder, server.replicas, context)
+    draft.add("")
+    draft.add(
+        "slo:",
+        "  ttft_p99_s: 2.0",
+        "  tpot_p99_s: 0.05",
+        assumed="the targets are those of an interactive chat; put in yours, or remove them.",
+    )
+    return draft
+
+
+def _add_model(draft: Draft, name: str | None, folder: Path) -> ModelSpec | None:
+    """Add the model, or say why it is none."""
+    if name is None:
+        draft.problems.append(Problem("no model: expected `vllm serve MODEL ...`"))
+        return None
+    if name not in model_names():
+        if not Path(name).exists():
+            close = did_you_mean(name.rstrip("/").rpartition("/")[2], model_names(), at_most=3)
+            what = f"model '{name}' is not in the catalog{close or '.'}"
+            how = "Give another name with --model, or the path of its config.json."
+            draft.problems.append(Problem(f"{what} {how}"))
+            return None
+        name = os.path.relpath(name, folder)
+    draft.add("", f"model: {_scalar(name)}")
+    try:
+        return load_model(name, folder)
+    except InputError:
+        return None  # told when the scenario is checked
+
+
+def _add_gpu(draft: Draft, server: Server, given: str | None) -> None:
+    product = server.gpu_product
+    gpu = given or _PRODUCTS.get(product or "")
+    assumed = None
+    if gpu is None:
+        gpu = ASSUMED_GPU
+        why = "nothing says which GPU it runs on"
+        if product is not None:
+            why = f"no GPU of the catalog is known as {product}"
+        draft.gpu_is_assumed = True
+        assumed = f"gpu is {gpu}: {why}. Choose with --gpu; kvsim catalog lists them."
+    draft.add(f"gpu: {_scalar(gpu)}", assumed=assumed)
+    price = price_of(gpu)
+    if price is None:
+        draft.add(assumed=f"no price of {gpu} is known: set price_usd_per_gpu_hour to see costs.")
+    else:
+        cost = f"{price.usd_per_gpu_hour:.2f} USD an hour ({price.as_of})"
+        draft.add(assumed=f"a {gpu} costs {cost}; set price_usd_per_gpu_hour if yours differs.")
+
+
+def _add_engine(draft: Draft, server: Server, said: Arguments, model: ModelSpec | None) -> None:
+    settings = dict(said.settings)
+    draft.add("")
+    if server.image_tag != f"v{VLLM_VERSION}":
+        running = f"; the image is {server.image_tag}" if server.image_tag else ""
+        draft.add(
+            assumed=f"what is not said has the default of vLLM {VLLM_VERSION}{running}. Other "
+            "versions have others: older ones take 0.9 for gpu_memory_utilization."
+        )
+    for note in [*said.notes, *_on_quantization(settings, model), *_on_gpus(draft, server, said)]:
+        draft.add(assumed=note)
+    if settings:
+        draft.add("engine:", *(f"  {key}: {_scalar(value)}" for key, value in settings.items()))
+
+
+def _on_quantization(settings: dict[str, Setting], model: ModelSpec | None) -> Iterator[str]:
+    """Leave out a method that only repeats what the checkpoint is."""
+    method = settings.get("quantization")
+    if model is not None and model.quantization is not None and method not in {None, "fp8"}:
+        del settings["quantization"]
+        stored = model.quantization.weight_dtype
+        yield f"--quantization {method}: the checkpoint says it itself ({stored})."
+
+
+def _on_gpus(draft: Draft, server: Server, said: Arguments) -> Iterator[str]:
+    """Compare the GPUs of a container with those that the command uses."""
+    used = said.settings.get("tensor_parallel_size", 1)
+    if server.gpus is None or not isinstance(used, int):
+        return
+    if server.gpus < used:
+        draft.problems.append(
+            Problem(f"--tensor-parallel-size {used}, but {server.place} has {server.gpus} GPUs")
+        )
+    elif server.gpus > used:
+        yield (
+            f"{server.place} has {server.gpus} GPUs and uses {used}; the others are neither "
+            "simulated nor priced."
+        )
+
+
+def _add_traffic(
+    draft: Draft, trace: Path | None, folder: Path, replicas: int, context_tokens: int
+) -> None:
+    draft.add("")
+    if trace is not None:
+        file = _scalar(os.path.relpath(trace, folder))
+        draft.add(
+            "workload:",
+            f"  arrivals: {{kind: trace, file: {file}}}",
+            "  lengths: {kind: trace}",
+        )
+        if not trace.is_file():
+            draft.problems.append(Problem("no such file", file=str(trace)))
+        return
+    prompt, output = max(1, context_tokens // 4), max(1, context_tokens // 8)
+    draft.add(
+        "workload:",
+        f"  arrivals: {{kind: poisson, rate_per_s: {float(replicas)}}}",
+        "  lengths:",
+        "    kind: lognormal",
+        f"    prompt_mean_tokens: {min(1024, prompt)}",
+        "    prompt_cv: 1.0",
+        f"    prompt_max_tokens: {min(8192, 2 * prompt)}",
+        f"    output_mean_tokens: {min(256, output)}",
+        "    output_cv: 1.0",
+        f"    output_max_tokens: {min(2048, 2 * output)}",
+        "  num_requests: 1000",
+        assumed="the traffic is invented: one request per second for each replica, at random, of "
+        "mixed lengths. Put in yours, or name a request log with --trace.",
+    )
+
+
+def _scalar(value: Setting) -> str:
+    """Write a value as YAML 1.2 reads it back."""
+    if isinstance(value, str):
+        plain = re.fullmatch(r"[A-Za-z][\w.-]*(/[\w.-]+)*", value)
+        words = {"true", "false", "null", "yes", "no", "on", "off"}
+        return value if plain and value.lower() not in words else json.dumps(value)
+    return json.dumps(value)

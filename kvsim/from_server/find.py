@@ -1,0 +1,95 @@
+"""A text → the one vLLM server that it starts."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kvsim.errors import InputError
+from kvsim.from_server.shell import commands
+
+IMAGE = re.compile(r"(?:[\w.-]+(?::\d+)?/)*vllm[\w.-]*(?::([\w.-]+))?(?:@\S+)?")
+_MODULE = re.compile(r"vllm\.entrypoints\.[\w.]*api_server[\w.]*")
+_MANIFEST = re.compile(r"^\s*[\"']?(apiVersion|services)[\"']?\s*:", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server as it is started.
+
+    Attributes:
+        arguments: What follows `vllm serve`.
+        place: Where it was found, in words.
+        replicas: How many of them are started.
+        gpus: GPUs that each may use; None: not said.
+        gpu_product: What a cluster calls their kind; None: not said.
+        image_tag: Tag of the container image, usually the version of vLLM; None: not said.
+    """
+
+    arguments: Sequence[str]
+    place: str = "a command"
+    replicas: int = 1
+    gpus: int | None = None
+    gpu_product: str | None = None
+    image_tag: str | None = None
+
+
+def find_server(text: str) -> Server:
+    """Return the server that a command, a script, a manifest or a compose file starts.
+
+    Raises:
+        InputError: It starts none, or several different ones, or can't be read.
+    """
+    if _MANIFEST.search(text):
+        from kvsim.from_server.manifest import servers_of
+
+        servers = list(servers_of(text))
+    else:
+        servers = list(_servers_of_script(text))
+    if not servers:
+        raise InputError(
+            "no vLLM server in it: expected `vllm serve MODEL ...`, "
+            "`python -m vllm.entrypoints.openai.api_server --model MODEL ...`, or a container of a "
+            "vLLM image"
+        )
+    if len(servers) > 1:
+        places = ", ".join(server.place for server in servers)
+        raise InputError(f"{len(servers)} servers in it ({places}): leave the one you mean")
+    return servers[0]
+
+
+def server_arguments(words: Sequence[str]) -> list[str] | None:
+    """Return what follows `vllm serve`, or None if the words start no server."""
+    for index, word in enumerate(words):
+        after = list(words[index + 1 :])
+        if word.rpartition("/")[2] == "vllm" and after[:1] == ["serve"]:
+            return after[1:]
+        if _MODULE.fullmatch(word):
+            return after
+        if any(mark.isspace() for mark in word) and "vllm" in word:  # sh -c "vllm serve ..."
+            for inner in commands(word):
+                found = server_arguments(inner)
+                if found is not None:
+                    return found
+    return None
+
+
+def _servers_of_script(text: str) -> Iterator[Server]:
+    for words in commands(text):
+        image = _image_in(words)
+        arguments = server_arguments(words)
+        if arguments is None and image is not None:
+            arguments = words[image + 1 :]  # the image starts `vllm serve` by itself
+            arguments = arguments[arguments[:1] == ["serve"] :]
+        if arguments is not None:
+            tag = IMAGE.fullmatch(words[image]) if image is not None else None
+            yield Server(arguments, " ".join(words[:2]), image_tag=tag[1] if tag else None)
+
+
+def _image_in(words: Sequence[str]) -> int | None:
+    """Return where `docker run` names an image of vLLM."""
+    if not {"docker", "podman", "nerdctl"} & {word.rpartition("/")[2] for word in words[:2]}:
+        return None
+    for index, word in enumerate(words):
+        if IMAGE.fullmatch(word) and ("/" in word or ":" in word) and words[index - 1] != "--name":
+            return index
+    return None
