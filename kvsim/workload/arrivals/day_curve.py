@@ -121,8 +121,9 @@ class DayCurve(Policy):
     def _bends_ns(self, end_ns: int) -> NDArray[np.int64]:
         """Return when the run passes points, in order, from after 0 to beyond `end_ns`."""
         period_ns, start_ns = seconds_to_ns(self.period_s), seconds_to_ns(self.start_s)
-        periods = np.arange(start_ns // period_ns, (start_ns + end_ns) // period_ns + 2)
-        refuse_pieces(len(periods) * len(self.points), "a longer period_s")
+        first, last = start_ns // period_ns, (start_ns + end_ns) // period_ns + 1
+        refuse_pieces((last - first) * len(self.points), "a longer period_s")
+        periods = np.arange(first, last + 1)
         points_ns = np.rint(self._points[0] * NS_PER_S).astype(np.int64)
         bends_ns = (periods[:, None] * period_ns + points_ns).ravel() - start_ns
         return bends_ns[bends_ns > 0]
