@@ -98,6 +98,25 @@ def test_a_first_prompt_is_sent_however_long_it_is():
     assert prompts.prompt_tokens.tolist() == [10, 10, 10]
 
 
+@pytest.mark.parametrize(("longest", "turns"), [(39, 2), (40, 3), (54, 3), (55, 4), (70, 4)])
+@pytest.mark.parametrize(
+    "law",
+    [
+        Sessions(turns_mean=4, turns_kind="fixed", think_mean_s=1),
+        Agents(
+            calls_mean=3, calls_kind="fixed", tool_mean_s=1, tool_result_mean_tokens=10.0,
+            tool_result_cv=0,
+        ),
+    ],
+    ids=["sessions", "agents"],
+)  # fmt: skip
+def test_a_session_ends_before_a_prompt_would_exceed_its_context(law, longest, turns):
+    """Its prompts would have 10, 25, 40 and 55 tokens."""
+    prompts = prompts_of(law.model_copy(update={"max_context_tokens": longest}), 3)
+    assert prompts.turns.tolist() == [turns] * 3
+    assert prompts.prompt_tokens.tolist() == [10, 25, 40, 55][:turns] * 3
+
+
 def test_conversations_that_no_memory_holds_are_refused(monkeypatch):
     monkeypatch.setattr(_conversations, "MOST_SEGMENTS", 16)
     one = np.ones(4, dtype=np.int64)
