@@ -1,14 +1,19 @@
 """Files that a workload reads: found beside the scenario file, known by their content."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import pyarrow as pa
 from pydantic import PrivateAttr
 
 from kvsim.errors import InputError, Problem
 from kvsim.policy import Policy
 from kvsim.workload.limits import Printable
+
+_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by their first bytes
 
 
 class ReadsFile(Policy):
@@ -34,24 +39,41 @@ class ReadsFile(Policy):
         return self._base_dir / self.file
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return a file's content; InputError if it can't be read."""
+@contextmanager
+def told_by_name(path: Path) -> Iterator[None]:
+    """Turn what the operating system or Arrow says of a file into an `InputError`."""
     try:
-        return path.read_bytes()
+        yield
     except OSError as error:
-        raise InputError(Problem(f"can't be read: {error.strerror}", str(path))) from error
+        reason = error.strerror or str(error)
+        raise InputError(Problem(f"can't be read: {reason}", str(path))) from error
+    except pa.ArrowException as error:
+        raise InputError(Problem(f"can't be read: {error}", str(path))) from error
     except ValueError as error:  # what no file system takes, such as a NUL
         raise InputError(Problem(f"is no path: {error}", repr(str(path)))) from error
 
 
-def read_lines(path: Path) -> list[str]:
-    """Return a text file's lines, whatever ends them; InputError if it can't be read."""
-    try:
-        return read_bytes(path).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(Problem(f"is not UTF-8 text: {error.reason}", str(path))) from error
+@contextmanager
+def decompressed(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading, and decompress it if it is gzip or zstd, whatever its name says.
+
+    Raises:
+        InputError: It can't be opened, or is broken.
+    """
+    with told_by_name(path):
+        file = path.open("rb")
+    with file:
+        with told_by_name(path):
+            magic = file.read(4)
+            file.seek(0)
+        for beginning, name in _COMPRESSIONS.items():
+            if magic.startswith(beginning):
+                yield pa.CompressedInputStream(file, name)
+                return
+        yield file
 
 
 def content_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    return hashlib.sha256(read_bytes(path)).hexdigest()
+    """Return the SHA-256 of a file's content; InputError if it can't be read."""
+    with told_by_name(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

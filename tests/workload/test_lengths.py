@@ -125,10 +125,10 @@ def test_empirical_rows_stay_together(tmp_path):
         (f"prompt_tokens,output_tokens\n1,{'1' * 5000}\n", 2, "whole numbers"),
         ("prompt_tokens,output_tokens\n1,100000001\n", 2, "whole numbers"),
         ("prompt_tokens,output_tokens\n1,٣\n", 2, "whole numbers"),
-        (f'prompt_tokens,output_tokens\n1,"{"1" * 200_000}"\n', 2, "is not CSV: field larger"),
-        ("prompt_tokens,output_tokens\n5\n", 2, "whole numbers"),
+        (f'prompt_tokens,output_tokens\n1,"{"1" * 200_000}"\n', 2, "whole numbers"),
+        ("prompt_tokens,output_tokens\n5\n", 2, "bad row '5'"),
         ("prompt_tokens,answer\n5,5\n", 1, "no column 'output_tokens'; columns: prompt_tokens"),
-        ("prompt_tokens,output_tokens\n", None, "holds no row"),
+        ("prompt_tokens,output_tokens\n", None, "holds no request"),
     ],
 )
 def test_a_bad_length_file_is_told_with_its_line(tmp_path, text, line, complaint):

@@ -22,6 +22,7 @@ class Trace:
         max_tokens: Limits that the clients set, `NO_LIMIT` for none; None if the file doesn't say.
         group: Samples of one request (n > 1) share a number and are neighbours; None: no samples.
         horizon_ns: When arrivals stopped; None: just after the last one.
+        notes: What the reader left out, in words.
     """
 
     arrival_ns: NDArray[np.int64]
@@ -32,6 +33,7 @@ class Trace:
     max_tokens: NDArray[np.int64] | None = None
     group: NDArray[np.int64] | None = None
     horizon_ns: int | None = None
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival_ns)

@@ -1,0 +1,294 @@
+"""Files of rows, in batches: CSV, JSON lines, Parquet and JSON documents look alike from here."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from kvsim.errors import InputError, Problem
+from kvsim.workload.files import decompressed, told_by_name
+from kvsim.workload.traces._convert import NUMBER
+from kvsim.workload.traces.format import Head, Layout
+
+_HEAD_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 23
+_PEEKED_LINES = 100
+_BATCH_ROWS = 1 << 17
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows of a file.
+
+    Attributes:
+        columns: What the rows hold, by name: Arrow arrays of equal length.
+        places: The line (the row, if the file has no lines) of each, counted from 1.
+        broken: Places of further rows that are no rows at all, with what stands there.
+        block: The lines themselves, from number `first_line` on; empty if there are none.
+    """
+
+    columns: dict[str, pa.Array]
+    places: NDArray[np.int64]
+    broken: tuple[tuple[int, str], ...] = ()
+    block: bytes = b""
+    first_line: int = 0
+
+    def text(self, row: int) -> str:
+        """Return what stands in a row."""
+        if not self.block:
+            cells = {name: column[row].as_py() for name, column in self.columns.items()}
+            return ", ".join(f"{name}: {value}" for name, value in cells.items())
+        return _line(self.block, int(self.places[row]) - self.first_line)
+
+
+def head_of(path: Path) -> Head:
+    """Look at the beginning of a file; InputError if it can't be read."""
+    with decompressed(path) as file, told_by_name(path):
+        start = _without_bom(file.read(_HEAD_BYTES))
+    if start.startswith(b"PAR1"):
+        with told_by_name(path):
+            return Head("parquet", tuple(pa.parquet.read_schema(path).names))
+    text = start.decode(errors="replace")
+    if text.lstrip().startswith("["):
+        return Head("json", text=text)
+    if text.lstrip().startswith("{"):
+        first = _first_values(text)
+        return Head("jsonl", tuple(first), first, text) if first else Head("json", text=text)
+    return Head("csv", _csv_names(text.split("\n", 1)[0]), text=text)
+
+
+def batches(path: Path, head: Head, names: Sequence[str], layout: Layout) -> Iterator[Batch]:
+    """Read the named columns of a file, a batch at a time.
+
+    Raises:
+        InputError: The file can't be read, or isn't what its beginning promised.
+    """
+    if layout.rows is not None:
+        yield _document(path, layout)
+    elif head.kind == "parquet":
+        yield from _parquet(path, names)
+    elif head.kind == "jsonl":
+        yield from _json_lines(path, _json_schema(head, names, layout))
+    else:
+        yield from _csv(path, head, names)
+
+
+def _document(path: Path, layout: Layout) -> Batch:
+    with decompressed(path) as file, told_by_name(path):
+        content = file.read()
+    try:
+        columns = layout.rows(json.loads(_without_bom(content)))  # type: ignore[misc]
+        arrays = {name: pa.array(values) for name, values in columns.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
+        raise InputError(Problem(f"is not in the form expected: {error!r}", str(path))) from error
+    return Batch(arrays, _counted(1, len(next(iter(arrays.values())))))
+
+
+def _parquet(path: Path, names: Sequence[str]) -> Iterator[Batch]:
+    row = 1
+    with told_by_name(path), pa.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(_BATCH_ROWS, columns=list(names)):
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            yield Batch(columns, _counted(row, len(batch)))
+            row += len(batch)
+
+
+def _csv(path: Path, head: Head, names: Sequence[str]) -> Iterator[Batch]:
+    line = 1
+    with decompressed(path) as file:
+        for block in _blocks(path, file, quoted=True):
+            body = block
+            if line == 1:
+                header_end = block.find(b"\n") + 1 or len(block)
+                body, line = block[header_end:], 2
+            if body:
+                yield _csv_block(body, line, head.names, names)
+            line += body.count(b"\n")
+
+
+def _csv_block(block: bytes, line: int, header: Sequence[str], names: Sequence[str]) -> Batch:
+    broken: list[int] = []
+
+    def skip(row: pa.csv.InvalidRow) -> str:
+        broken.append(row.number - 1)
+        return "skip"
+
+    # Columns go by their place, since a header may name two alike.
+    places = {name: str(header.index(name)) for name in names}
+    table = pa.csv.read_csv(
+        pa.BufferReader(block),
+        pa.csv.ReadOptions(
+            column_names=[str(place) for place in range(len(header))],
+            use_threads=False,  # else broken rows have no number
+            block_size=len(block) + 1,
+        ),
+        pa.csv.ParseOptions(
+            invalid_row_handler=skip,
+            ignore_empty_lines=False,
+            newlines_in_values=b'"' in block,
+        ),
+        pa.csv.ConvertOptions(
+            include_columns=list(places.values()),
+            column_types={place: pa.string() for place in places.values()},
+            check_utf8=False,
+            strings_can_be_null=False,
+        ),
+    ).combine_chunks()
+    lines = _row_lines(block, table.num_rows + len(broken)) + line
+    kept = np.delete(lines, broken)
+    texts = tuple((int(lines[row]), _line(block, int(lines[row]) - line)) for row in broken)
+    columns = {name: _whole(table.column(place)) for name, place in places.items()}
+    return Batch(columns, kept, texts, block, line)
+
+
+def _row_lines(block: bytes, rows: int) -> NDArray[np.int64]:
+    """Return the line on which each row of a block of CSV ends, from 0; quoted values have many."""
+    if block.count(b"\n") + (not block.endswith(b"\n")) == rows:
+        return np.arange(rows, dtype=np.int64)
+    reader = csv.reader(io.StringIO(block.decode(errors="replace"), newline=""))
+    try:
+        ends = [reader.line_num - 1 for _ in reader]
+    except csv.Error:
+        ends = []
+    ends += [ends[-1] if ends else 0] * (rows - len(ends))
+    return np.array(ends[:rows], dtype=np.int64)
+
+
+def _json_schema(head: Head, names: Sequence[str], layout: Layout) -> pa.Schema:
+    """Return the types of the columns as the first line shows them; numbers are kept exactly."""
+    fields = []
+    for name in names:
+        value = head.first.get(name)
+        if name == layout.blocks:
+            fields.append((name, pa.list_(pa.decimal128(20, 0))))
+        elif isinstance(value, bool):
+            fields.append((name, pa.bool_()))
+        else:
+            fields.append((name, NUMBER if isinstance(value, int | float) else pa.string()))
+    return pa.schema(fields)
+
+
+def _json_lines(path: Path, schema: pa.Schema) -> Iterator[Batch]:
+    line = 1
+    with decompressed(path) as file:
+        for block in _blocks(path, file, quoted=False):
+            lines = block.splitlines(keepends=True)
+            rows = [number for number, text in enumerate(lines) if text.strip()]
+            table, broken = _json_rows([lines[row] for row in rows], schema)
+            bad = tuple((line + rows[at], _shown(lines[rows[at]])) for at in broken)
+            places = np.delete(np.array(rows, dtype=np.int64), broken) + line
+            columns = {name: _whole(table.column(name)) for name in schema.names}
+            yield Batch(columns, places, bad, block, line)
+            line += len(lines)
+
+
+def _json_rows(lines: list[bytes], schema: pa.Schema) -> tuple[pa.Table, list[int]]:
+    """Parse lines; those that don't parse are found by halving, and told by their number."""
+    options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    content = b"".join(lines)
+    try:
+        table = pa.json.read_json(
+            pa.BufferReader(content),
+            pa.json.ReadOptions(use_threads=False, block_size=len(content) + 1),
+            options,
+        )
+        if table.num_rows == len(lines):
+            return table, []
+    except ValueError:  # Arrow's, or text that is no UTF-8
+        pass
+    if len(lines) == 1:
+        return schema.empty_table(), [0]
+    half = len(lines) // 2
+    first, broken = _json_rows(lines[:half], schema)
+    second, more = _json_rows(lines[half:], schema)
+    return pa.concat_tables([first, second]), broken + [half + row for row in more]
+
+
+def _blocks(path: Path, file: IO[bytes], quoted: bool) -> Iterator[bytes]:
+    """Cut a file into blocks of whole lines, without its byte order mark and last blank lines."""
+    rest, started = b"", False
+    while True:
+        with told_by_name(path):
+            chunk = file.read(_BLOCK_BYTES)
+        rest += chunk if started else _without_bom(chunk)
+        started = True
+        if not chunk:
+            break
+        cut = _end_of_lines(rest, quoted)
+        if cut:
+            yield rest[:cut]
+            rest = rest[cut:]
+    rest = rest.rstrip()
+    if rest:
+        yield rest
+
+
+def _end_of_lines(text: bytes, quoted: bool) -> int:
+    """Return where whole lines end that are followed by no blank ones; 0 if there is no such place.
+
+    A blank line is kept for the next block: if it comes last in the file, it counts for nothing.
+    """
+    filled = len(text[: text.rfind(b"\n") + 1].rstrip())
+    cut = text.find(b"\n", filled) + 1 if filled else 0
+    return 0 if quoted and text.count(b'"', 0, cut) % 2 else cut
+
+
+def _line(block: bytes, number: int) -> str:
+    return _shown(block.split(b"\n", number + 1)[number])
+
+
+def _shown(line: bytes) -> str:
+    return line.decode(errors="replace").strip()
+
+
+def _csv_names(line: str) -> tuple[str, ...]:
+    try:
+        return tuple(name.strip() for name in next(csv.reader([line.strip()]), []))
+    except csv.Error:
+        return ()
+
+
+def _first_values(text: str) -> dict[str, Any]:
+    """Return the keys of the first lines with the first value of each that isn't null.
+
+    Empty if the first line is no object.
+    """
+    lines = text.split("\n", _PEEKED_LINES)[:_PEEKED_LINES]
+    values = _object(lines[0])
+    for line in lines[1:] if values else []:
+        for key, value in _object(line).items():
+            if values.get(key) is None:
+                values[key] = value
+    return values
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _counted(first: int, rows: int) -> NDArray[np.int64]:
+    return np.arange(first, first + rows, dtype=np.int64)
+
+
+def _without_bom(text: bytes) -> bytes:
+    return text.removeprefix(_BOM)

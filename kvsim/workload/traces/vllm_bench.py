@@ -1,0 +1,52 @@
+"""Results of `vllm bench serve --save-result --save-detailed`: one JSON object, lists by request.
+
+As `vllm/benchmarks/serve.py` writes it: `start_times` are seconds of the client's clock; a failed
+request has an entry in `errors`, and no answer.
+"""
+
+import re
+from typing import Any
+
+from kvsim.workload.traces.format import Columns, Head, Layout, Reading
+from kvsim.workload.traces.table import read_table
+from kvsim.workload.traces.trace import Trace
+
+_KEYS = re.compile(r'\A\s*\{.*"input_lens"\s*:\s*\[', re.DOTALL)
+
+
+class VllmBench:
+    """Requests as vLLM's benchmark client sent them; see `Format`."""
+
+    name = "vllm_bench"
+    shape = "JSON of `vllm bench serve --save-result --save-detailed`"
+
+    def recognizes(self, head: Head) -> bool:
+        """Return whether the file begins with one object that has `input_lens`; see `Format`."""
+        return head.kind in ("json", "jsonl") and bool(_KEYS.match(head.text))
+
+    def read(self, reading: Reading) -> Trace:
+        """Read a file; see `Format`."""
+        return read_table(reading, _LAYOUT, self.name)
+
+
+def _rows(result: dict[str, Any]) -> dict[str, list[Any]]:
+    outputs = result["output_lens"]
+    errors = result.get("errors", [""] * len(outputs))
+    rows = {
+        "input_lens": result["input_lens"],
+        "output_lens": [
+            0 if error else tokens for tokens, error in zip(outputs, errors, strict=True)
+        ],
+    }
+    if "start_times" in result:  # older versions of vLLM don't keep them
+        rows["start_times"] = result["start_times"]
+    return rows
+
+
+_LAYOUT = Layout(
+    columns=Columns(arrival="start_times", prompt_tokens="input_lens", output_tokens="output_lens"),
+    time_unit="s",
+    zero_output_fails=True,
+    rows=_rows,
+)
+FORMAT = VllmBench()
