@@ -15,6 +15,7 @@ from kvsim.cli.init import init
 from kvsim.cli.memory import memory
 from kvsim.cli.run import run
 from kvsim.cli.schema import schema
+from kvsim.cli.trace import trace
 from kvsim.errors import InputError
 
 BAD_INPUT = 2
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(init)
+app.command()(trace)
 app.command()(memory)
 app.command()(schema)
 

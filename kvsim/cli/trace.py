@@ -1,0 +1,198 @@
+"""`kvsim trace`: what a request log tells a planner, and a scenario that imitates it."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from kvsim.report.figure import Table
+    from kvsim.traffic.imitation import Imitation
+    from kvsim.traffic.summary import Traffic
+    from kvsim.workload.lengths.trace import TraceLengths
+
+
+def trace(
+    file: Annotated[Path, typer.Argument(help="Request log, plain or compressed.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Page to write; by default reports/<log's name>.trace.html.")
+    ] = None,
+    page: Annotated[bool, typer.Option(help="Write the HTML page.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="For machines: JSON on stdout.")] = False,
+    fit: Annotated[
+        Path | None, typer.Option(help="Scenario file to write whose workload imitates the log.")
+    ] = None,
+    without_log: Annotated[
+        bool, typer.Option(help="Let the imitation draw lengths from a law, not from the log.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Model whose KV cache gives cache sizes in GiB.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU of the imitation's scenario.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the files.")] = False,
+    format: Annotated[str | None, typer.Option(help="Format, where it isn't recognized.")] = None,
+    column: Annotated[
+        list[str], typer.Option(help="Column of an unknown format, such as arrival=sent_at.")
+    ] = [],  # noqa: B006  # typer copies it
+    time_unit: Annotated[
+        str | None, typer.Option(help="Unit of the arrivals: s, ms, us, ns or timestamp.")
+    ] = None,
+    skip_bad_rows: Annotated[int, typer.Option(min=0, help="So many bad rows are left out.")] = 0,
+    where: Annotated[list[str], typer.Option(help="Only rows with this value: COLUMN=VALUE.")] = [],  # noqa: B006
+) -> None:
+    """Show a request log: rate and burstiness, lengths, sessions, prefix reuse."""
+    log = _log(file, format, column, time_unit, skip_bad_rows, where)
+    target = out or Path("reports") / f"{_stem(file)}.trace.html"
+    for path in (target if page else None, fit):
+        if path is not None:
+            _refuse_foreign(path, force)
+
+    from kvsim.traffic.imitation import imitate
+    from kvsim.traffic.summary import analyze
+
+    kv_bytes_per_token = _kv_bytes_per_token(model, gpu)
+    traffic = analyze(log.read())
+    imitation = imitate(traffic, log, fit, model, gpu, without_log) if fit else None
+    if page:
+        _write(target, _page(traffic, file, model, kv_bytes_per_token, imitation))
+    if fit and imitation:
+        _write(fit, imitation.text)
+    if json:
+        print(_as_json(traffic, imitation))
+    else:
+        print(_as_text(traffic, kv_bytes_per_token, imitation))
+        for what, path in (("Page", target if page else None), ("Scenario", fit)):
+            if path:
+                print(f"{what}: {path}")
+
+
+def _log(
+    file: Path,
+    format: str | None,
+    column: Sequence[str],
+    time_unit: str | None,
+    skip_bad_rows: int,
+    where: Sequence[str],
+) -> "TraceLengths":
+    """Return how the log is read; InputError with all that the options say wrong."""
+    from pydantic import ValidationError
+
+    from kvsim.errors import InputError, Problem
+    from kvsim.workload.lengths.trace import TraceLengths
+
+    values: dict[str, list[str]] = {}
+    for name, value in _pairs("--where", where):
+        values.setdefault(name, []).append(value)
+    given = {
+        "file": str(file),
+        "format": format,
+        "columns": dict(_pairs("--column", column)) or None,
+        "time_unit": time_unit,
+        "skip_bad_rows": skip_bad_rows,
+        "where": values,
+    }
+    try:
+        return TraceLengths.model_validate(given)
+    except ValidationError as error:
+        problems = [
+            Problem(problem["msg"], path=".".join(str(step) for step in problem["loc"]))
+            for problem in error.errors()
+        ]
+        raise InputError(*problems) from error
+
+
+def _pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    from kvsim.errors import InputError
+
+    wrong = [text for text in texts if not all(text.partition("="))]
+    if wrong:
+        raise InputError(*(f"{option} {text}: should be NAME=VALUE" for text in wrong))
+    return [(text.partition("=")[0], text.partition("=")[2]) for text in texts]
+
+
+def _stem(file: Path) -> str:
+    """Return a log's name without what tells its format and compression."""
+    name = file.name
+    for suffix in (".gz", ".zst", ".csv", ".jsonl", ".json", ".parquet"):
+        name = name.removesuffix(suffix)
+    return name or file.name
+
+
+def _kv_bytes_per_token(model: str | None, gpu: str | None) -> int | None:
+    from kvsim.gpu import load_gpu
+    from kvsim.model import load_model
+
+    if gpu is not None:
+        load_gpu(gpu)
+    return load_model(model).kv_bytes_per_token() if model is not None else None
+
+
+def _refuse_foreign(path: Path, force: bool) -> None:
+    """Refuse to overwrite what isn't a page of kvsim."""
+    from kvsim.errors import InputError, Problem
+    from kvsim.traffic.page import is_page
+
+    if path.is_dir():
+        raise InputError(Problem("is a folder", str(path)))
+    if path.exists() and not force and not is_page(path):
+        raise InputError(Problem("exists; --force overwrites it", str(path)))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that appears whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    working = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        working.write_text(text, encoding="utf-8")
+        working.replace(path)
+    finally:
+        working.unlink(missing_ok=True)
+
+
+def _page(
+    traffic: "Traffic",
+    file: Path,
+    model: str | None,
+    kv_bytes_per_token: int | None,
+    imitation: "Imitation | None",
+) -> str:
+    from kvsim.traffic.fidelity import fidelity_table
+    from kvsim.traffic.page import ForModel, build_page
+
+    for_model = ForModel(model, kv_bytes_per_token) if model and kv_bytes_per_token else None
+    compared = fidelity_table(imitation.compared) if imitation else None
+    command = shlex.join(["kvsim", "trace", *sys.argv[2:]])
+    return build_page(traffic, file.name, command, for_model, compared)
+
+
+def _as_json(traffic: "Traffic", imitation: "Imitation | None") -> str:
+    import json
+    from dataclasses import asdict
+
+    from kvsim.traffic.summary import as_dict
+
+    figures = as_dict(traffic)
+    if imitation:
+        figures["imitation"] = [asdict(row) for row in imitation.compared]
+    return json.dumps(figures, indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def _as_text(
+    traffic: "Traffic", kv_bytes_per_token: int | None, imitation: "Imitation | None"
+) -> str:
+    from kvsim.cli.text import aligned, wrapped
+    from kvsim.traffic.fidelity import fidelity_table
+    from kvsim.traffic.summary import sentence
+    from kvsim.traffic.tables import all_tables
+
+    tables: list[Table] = all_tables(traffic, kv_bytes_per_token)
+    blocks = [wrapped(sentence(traffic)), *(aligned([t.header, *t.rows]) for t in tables)]
+    if imitation:
+        compared = fidelity_table(imitation.compared)
+        blocks.append(aligned([compared.header, *compared.rows]))
+        blocks.append(wrapped(" ".join(imitation.sentences)))
+    return "\n\n".join(blocks)

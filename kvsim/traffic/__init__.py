@@ -1,0 +1,1 @@
+"""What a request log tells a planner: its rate, lengths, sessions, reuse, and an imitation."""

@@ -1,0 +1,111 @@
+"""When requests arrive: rates and peaks, and how unevenly, at several scales of time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.units import NS_PER_S, seconds_to_ns
+
+WINDOWS_S = (1.0, 10.0, 60.0, 600.0)
+FEWEST_WINDOWS = 10  # a variance of fewer counts says nothing
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One scale of time.
+
+    Attributes:
+        seconds: Length of the window.
+        peak_per_s: Rate in the busiest such window, wherever it begins; None: the log is shorter.
+        dispersion: Variance over mean of the counts in windows side by side (Poisson: 1); None:
+            there are fewer than `FEWEST_WINDOWS`, or times are too coarse.
+    """
+
+    seconds: float
+    peak_per_s: float | None
+    dispersion: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalFigures:
+    """How requests arrive.
+
+    Attributes:
+        requests: How many.
+        duration_s: From the first to the end of the log.
+        rate_per_s: Mean rate.
+        gap_cv: Coefficient of variation of the gaps (Poisson: 1); None for fewer than two gaps.
+        tick_s: Step of the recorded times if most requests share theirs with others, else None.
+        windows: The figures at each of `WINDOWS_S`.
+    """
+
+    requests: int
+    duration_s: float
+    rate_per_s: float
+    gap_cv: float | None
+    tick_s: float | None
+    windows: tuple[Window, ...]
+
+
+def arrival_figures(times_ns: Ints, end_ns: int) -> ArrivalFigures:
+    """Describe sorted arrival times, shape (requests,), observed from 0 up to `end_ns`."""
+    tick_ns = tick(times_ns)
+    windows = []
+    for seconds in WINDOWS_S:
+        window_ns = seconds_to_ns(seconds)
+        # Inside a tick nothing is known, and up to a few of them counts jump with the rounding.
+        seen = window_ns >= 2 * tick_ns
+        peak = peak_count(times_ns, window_ns) / seconds if seen and window_ns <= end_ns else None
+        index = dispersion(times_ns, end_ns, window_ns) if seen else None
+        windows.append(Window(seconds, peak, index))
+    return ArrivalFigures(
+        requests=len(times_ns),
+        duration_s=end_ns / NS_PER_S,
+        rate_per_s=len(times_ns) * NS_PER_S / end_ns,
+        gap_cv=gap_cv(times_ns),
+        tick_s=tick_ns / NS_PER_S or None,
+        windows=tuple(windows),
+    )
+
+
+def counts(times_ns: Ints, end_ns: int, window_ns: int) -> Ints:
+    """Count arrivals in windows side by side from 0; a last one that is cut short is left out."""
+    whole = end_ns // window_ns
+    places = times_ns // window_ns
+    return np.bincount(places[places < whole], minlength=whole).astype(np.int64)
+
+
+def dispersion(times_ns: Ints, end_ns: int, window_ns: int) -> float | None:
+    """Return the index of dispersion of counts, variance over mean, for one length of window.
+
+    Cox and Lewis, The Statistical Analysis of Series of Events (1966), chapter 4. None if there
+    are fewer than `FEWEST_WINDOWS` windows, or no arrival in them.
+    """
+    in_windows = counts(times_ns, end_ns, window_ns)
+    if len(in_windows) < FEWEST_WINDOWS or not in_windows.any():
+        return None
+    return float(in_windows.var(ddof=1) / in_windows.mean())
+
+
+def peak_count(times_ns: Ints, window_ns: int) -> int:
+    """Return the most arrivals in any half-open window of this length."""
+    ends = np.searchsorted(times_ns, times_ns + window_ns)
+    return int((ends - np.arange(len(times_ns))).max(initial=0))
+
+
+def gap_cv(times_ns: Ints) -> float | None:
+    """Return standard deviation over mean of the gaps between arrivals, if that is defined."""
+    gaps = np.diff(times_ns)
+    if len(gaps) < 2 or not gaps.any():
+        return None
+    return float(gaps.std(ddof=1) / gaps.mean())
+
+
+def tick(times_ns: Ints) -> int:
+    """Return the usual step between recorded times if most requests share theirs, else 0."""
+    gaps = np.diff(times_ns)
+    steps = gaps[gaps > 0]
+    return int(np.median(steps)) if len(steps) and 2 * len(steps) < len(gaps) else 0

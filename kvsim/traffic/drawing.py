@@ -1,0 +1,25 @@
+"""What the charts of a log share: lines, and tables cut to a readable length."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kvsim.report.figure import BLUE
+
+HEIGHT_PX = 320
+TABLE_ROWS = 12
+
+
+def line(
+    x: Sequence[float], y: Sequence[float], color: str = BLUE, width: float = 2
+) -> dict[str, Any]:
+    """Return a line of a chart."""
+    style = {"color": color, "width": width}
+    return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": style}
+
+
+def thinned(rows: list[list[str]], most: int = TABLE_ROWS) -> list[list[str]]:
+    """Return at most so many rows, evenly chosen, the first and the last among them."""
+    kept = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int))
+    return [rows[place] for place in kept]

@@ -1,0 +1,133 @@
+"""Charts of how long prompts and answers are, each alone and both together."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.metrics.catalog import format_number
+from kvsim.report.figure import BLUE, VERMILLION, Chart, Key, Table, axis, layout, rounded
+from kvsim.traffic.drawing import HEIGHT_PX, line, thinned
+from kvsim.traffic.summary import Traffic
+from kvsim.traffic.tables import number
+
+LENGTH_BINS = 60
+DENSITY_BINS = 40
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def length_chart(traffic: Traffic) -> Chart:
+    """Show the distributions of prompt and answer lengths on one logarithmic axis."""
+    log = traffic.log
+    edges = _length_edges(np.concatenate([log.prompt_tokens, log.output_tokens]), LENGTH_BINS)
+    data = []
+    for tokens, words, color in (
+        (log.prompt_tokens, "prompts", BLUE),
+        (log.output_tokens, "answers", VERMILLION),
+    ):
+        shares = 100 * np.histogram(tokens, edges)[0] / len(tokens)
+        data.append(
+            line(rounded(edges[:-1], 1), rounded(shares, 4), color)
+            | {"hovertemplate": f"%{{y:.3g}} % of {words} from %{{x:,}} tokens<extra></extra>"}
+        )
+        data[-1]["line"] |= {"shape": "hv", "dash": "solid" if words == "prompts" else "dash"}
+    prompt, output = traffic.prompt, traffic.output
+    title = (
+        f"Half of the prompts have more than {format_number(prompt.p50_tokens)} tokens, half of "
+        f"the answers more than {format_number(output.p50_tokens)}"
+    )
+    rows = [
+        [
+            f"{edges[i]:,.0f}–{edges[i + 1] - 1:,.0f}",
+            f"{data[0]['y'][i]:.3g} %",
+            f"{data[1]['y'][i]:.3g} %",
+        ]
+        for i in range(len(edges) - 1)
+        if data[0]["y"][i] or data[1]["y"][i]
+    ]
+    return Chart(
+        key="chart-lengths",
+        title=title,
+        definition="Share of the requests in each step of the line; steps grow with the length.",
+        alt=f"Two stepped lines over a logarithmic axis. {title}.",
+        figure={
+            "data": data,
+            "layout": layout(
+                HEIGHT_PX,
+                xaxis=axis("tokens (logarithmic)", type="log"),
+                yaxis=axis("% of requests", rangemode="tozero"),
+            ),
+        },
+        table=Table(["Tokens", "Prompts", "Answers"], thinned(rows, 30)),
+        keys=[Key("prompts", BLUE, "solid"), Key("answers", VERMILLION, "dash")],
+    )
+
+
+def joint_chart(traffic: Traffic) -> Chart:
+    """Show how prompt and answer lengths go together."""
+    log = traffic.log
+    across = _length_edges(log.prompt_tokens, DENSITY_BINS)
+    up = _length_edges(log.output_tokens, DENSITY_BINS)
+    density = np.histogram2d(log.prompt_tokens, log.output_tokens, bins=(across, up))[0].T
+    title = _correlation_words(traffic.rank_correlation)
+    filled = np.where(density > 0, np.round(100 * density / len(log), 4), np.nan)
+    cells: list[list[float | None]] = [
+        [None if np.isnan(share) else float(share) for share in row] for row in filled
+    ]
+    heat = {
+        "type": "heatmap",
+        "x": rounded(across, 1),
+        "y": rounded(up, 1),
+        "z": cells,
+        "colorscale": [[0, "rgba(0,114,178,0.12)"], [1, BLUE]],
+        "colorbar": {"title": {"text": "% of requests"}, "thickness": 12},
+        "hovertemplate": "%{z:.3g} % near %{x:,} prompt and %{y:,} answer tokens<extra></extra>",
+    }
+    return Chart(
+        key="chart-joint",
+        title=title,
+        definition="Share of the requests by both lengths. Spearman's rank correlation is "
+        f"{number(traffic.rank_correlation)}: 1 where longer prompts always have longer answers, "
+        "0 where one says nothing about the other.",
+        alt=f"A density on logarithmic axes. {title}.",
+        figure={
+            "data": [heat],
+            "layout": layout(
+                HEIGHT_PX,
+                xaxis=axis("prompt tokens (logarithmic)", type="log"),
+                yaxis=axis("answer tokens (logarithmic)", type="log"),
+            ),
+        },
+        table=_joint_table(log.prompt_tokens, log.output_tokens),
+    )
+
+
+def _correlation_words(correlation: float | None) -> str:
+    if correlation is None:
+        return "Prompts or answers all have one length"
+    strength = next(
+        words
+        for most, words in ((0.1, "hardly"), (0.3, "weakly"), (0.6, "clearly"), (1.1, "strongly"))
+        if abs(correlation) < most
+    )
+    if strength == "hardly":
+        return "How long a prompt is says hardly anything about its answer"
+    longer = "longer" if correlation > 0 else "shorter"
+    return f"Longer prompts {strength} tend to have {longer} answers"
+
+
+def _joint_table(prompt: Ints, output: Ints) -> Table:
+    """Return the median answer by quarters of the prompts' lengths."""
+    bounds = np.percentile(prompt, (0, 25, 50, 75, 100))
+    quarter = np.clip(np.searchsorted(bounds[1:-1], prompt, side="left"), 0, 3)
+    rows = []
+    for place in np.unique(quarter):
+        inside = quarter == place
+        span = f"{prompt[inside].min():,}–{prompt[inside].max():,}"
+        rows.append([span, f"{inside.sum():,}", number(float(np.median(output[inside])))])
+    return Table(["Prompt tokens", "Requests", "Median answer"], rows)
+
+
+def _length_edges(tokens: Ints, bins: int) -> Floats:
+    """Return whole numbers that divide a logarithmic axis, the last above all lengths."""
+    return np.unique(np.rint(np.geomspace(tokens.min(), tokens.max() + 1, bins + 1)))

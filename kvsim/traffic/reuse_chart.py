@@ -1,0 +1,71 @@
+"""The chart of what a prefix cache finds, by its size."""
+
+import numpy as np
+
+from kvsim.metrics.catalog import percent
+from kvsim.report.figure import Chart, Table, axis, layout, rounded
+from kvsim.traffic.drawing import HEIGHT_PX, line, thinned
+from kvsim.traffic.summary import Traffic
+from kvsim.units import GIB
+
+
+def reuse_chart(traffic: Traffic, model: str, kv_bytes_per_token: int | None) -> Chart | None:
+    """Show the hit rate against the size of the cache; None if the log knows no contents.
+
+    With `kv_bytes_per_token` the axis also tells the size in GiB, for `model`.
+    """
+    reuse = traffic.reuse
+    if reuse is None or not reuse.enough_tokens:
+        return None
+    sizes = np.unique(
+        np.geomspace(reuse.block_tokens, 2 * reuse.enough_tokens, 160).astype(np.int64)
+    )
+    rates = rounded(100 * reuse.hit_rates(sizes), 3)
+    title = (
+        f"At most {percent(reuse.unbounded)} of the prompt tokens can be found, half of that with "
+        f"{reuse.smallest_for(0.5):,} tokens of cache"
+    )
+    powers = [10**power for power in range(1, 16) if sizes[0] <= 10**power <= sizes[-1]]
+    ticks = [_size_words(size, kv_bytes_per_token) for size in powers]
+    unit = (
+        f"cache size (tokens, and GiB for {model})" if kv_bytes_per_token else "cache size (tokens)"
+    )
+    rows = [
+        [f"{size:,}", *_gib(int(size), kv_bytes_per_token), f"{rate:.3g} %"]
+        for size, rate in zip(sizes, rates, strict=True)
+    ]
+    head = ["Tokens", *(["KV cache"] if kv_bytes_per_token else []), "Found"]
+    return Chart(
+        key="chart-reuse",
+        title=title,
+        definition="Share of all prompt tokens that a prefix cache of this size finds: full "
+        f"blocks of {reuse.block_tokens} tokens, the least recently used evicted first, requests "
+        "one after another. Requests in flight together find less: they can't share what is still "
+        "being computed.",
+        alt=f"A rising curve over a logarithmic axis. {title}.",
+        figure={
+            "data": [
+                line(sizes.tolist(), rates)
+                | {"hovertemplate": "%{y:.3g} % with %{x:,} tokens<extra></extra>"}
+            ],
+            "layout": layout(
+                HEIGHT_PX,
+                xaxis=axis(f"{unit}, logarithmic", type="log", tickvals=powers, ticktext=ticks),
+                yaxis=axis("% of prompt tokens found", rangemode="tozero"),
+            ),
+        },
+        table=Table(head, thinned(rows, 24)),
+    )
+
+
+def _size_words(tokens: int, kv_bytes_per_token: int | None) -> str:
+    short = next(
+        f"{tokens // size:,}{suffix}"
+        for size, suffix in ((10**9, " G"), (10**6, " M"), (10**3, " k"), (1, ""))
+        if tokens >= size
+    )
+    return "<br>".join([short, *_gib(tokens, kv_bytes_per_token)])
+
+
+def _gib(tokens: int, kv_bytes_per_token: int | None) -> list[str]:
+    return [f"{tokens * kv_bytes_per_token / GIB:,.3g} GiB"] if kv_bytes_per_token else []
