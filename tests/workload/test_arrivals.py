@@ -115,7 +115,7 @@ def test_endless_arrivals_are_refused(process):
         (Gamma(rate_per_s=1e-4, burstiness=0.01), 2_000_000),
         (Constant(rate_per_s=1e-4), 10**8),
         (
-            Bursts(base_rate_per_s=0, burst_rate_per_s=1e-4, mean_burst_s=1e6, mean_gap_s=1e6),
+            Bursts(base_rate_per_s=0, burst_rate_per_s=1e-4, mean_burst_s=1e7, mean_gap_s=1e7),
             2_000_000,
         ),
         (

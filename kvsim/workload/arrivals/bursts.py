@@ -19,7 +19,10 @@ class Bursts(Policy):
     """Poisson arrivals whose rate jumps between two values (Markov-modulated Poisson process).
 
     Bursts and the gaps between them last exponentially distributed times; a run starts in a burst
-    as often as one is under way at any time.
+    as often as one is under way at any time. With p the bursts' share of the time,
+    mean_burst_s / (mean_burst_s + mean_gap_s), the mean rate is r = p × burst_rate_per_s +
+    (1 - p) × base_rate_per_s. The index of dispersion of a long time's arrivals (1 for Poisson) is
+    1 + 2 p (1 - p) (burst_rate_per_s - base_rate_per_s)² / (r (1/mean_burst_s + 1/mean_gap_s)).
     """
 
     kind: Literal["bursts"] = "bursts"
@@ -27,9 +30,9 @@ class Bursts(Policy):
     """Mean requests per second between bursts; 0: none."""
     burst_rate_per_s: Rate
     """Mean requests per second within a burst, more than `base_rate_per_s`."""
-    mean_burst_s: float = Field(ge=1e-3, le=1e9)
+    mean_burst_s: float = Field(ge=1e-3, le=1e7)
     """Mean length of a burst."""
-    mean_gap_s: float = Field(ge=1e-3, le=1e9)
+    mean_gap_s: float = Field(ge=1e-3, le=1e7)
     """Mean time from the end of a burst to the next."""
 
     @model_validator(mode="after")
@@ -48,9 +51,8 @@ class Bursts(Policy):
     def index_of_dispersion(self) -> float:
         """Variance over mean of the arrivals in a long time; 1 for a Poisson process.
 
-        1 + 2 p (1 - p) d² / (c r), with p the burst's share of the time, d the difference of the
-        rates, r their mean, and c = 1/mean_burst_s + 1/mean_gap_s how fast a state is forgotten
-        (Fischer and Meier-Hellstern, "The Markov-modulated Poisson process cookbook", 1993).
+        The limit of variance over mean, from Fischer and Meier-Hellstern, "The Markov-modulated
+        Poisson process cookbook" (1993), for two states.
         """
         burst = self._burst_fraction
         difference_per_s = self.burst_rate_per_s - self.base_rate_per_s

@@ -1,6 +1,6 @@
 """Day curve: a rate that rises and falls, again every day, with noise on top."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class DayCurve(Policy):
     """
 
     kind: Literal["day_curve"] = "day_curve"
-    points: Annotated[tuple[Point, ...], Field(strict=False, min_length=1, max_length=100_000)]
+    points: list[Point] = Field(min_length=1, max_length=100_000)
     """Points of the curve, each with `hour` or `time_s`, and `rate_per_s`; times increase."""
     period_s: float = Field(default=_DAY_S, ge=1e-3, le=1e9)
     """The curve repeats after it, by default a day."""

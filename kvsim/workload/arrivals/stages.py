@@ -1,6 +1,6 @@
 """Stages: one rate after another, as load generators step through them."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,7 @@ class Stages(Policy):
     """
 
     kind: Literal["stages"] = "stages"
-    stages: Annotated[tuple[Stage, ...], Field(strict=False, min_length=1, max_length=10_000)]
+    stages: list[Stage] = Field(min_length=1, max_length=10_000)
     """Each with `rate_per_s`, `duration_s` or `num_requests`, and, where the defaults don't fit,
     `spacing` (`poisson`, `constant`, or `gamma` with its `burstiness`) and `ramp`."""
     exact_count: bool = True
