@@ -18,6 +18,7 @@ from kvsim.model import ModelSpec, load_model, model_names
 ASSUMED_GPU = "h100_sxm"
 _ASSUMED_CONTEXT_TOKENS = 4096  # only until the model is known
 _WIDTH = 96
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}  # not text to one YAML or another
 
 # What clusters call the GPUs of the catalog: labels of NVIDIA's feature discovery, and of GKE.
 _PRODUCTS: Mapping[str, str] = {
@@ -112,10 +113,11 @@ def draft_of(server: Server, additions: Additions, folder: Path) -> Draft:
     _add_engine(draft, server, said, model)
     if server.replicas != 1:
         draft.add("", f"replicas: {server.replicas}")
-    context = said.settings.get("max_model_len")
-    if not isinstance(context, int):
-        context = model.max_position_embeddings if model else _ASSUMED_CONTEXT_TOKENS
-    _add_traffic(draft, additions.trace, folder, server.replicas, context)
+    draft.add("")
+    if additions.trace is not None:
+        _add_trace(draft, additions.trace, folder)
+    else:
+        _add_invented_traffic(draft, server.replicas, _context_tokens(said, model))
     draft.add("")
     draft.add(
         "slo:",
@@ -124,6 +126,13 @@ def draft_of(server: Server, additions: Additions, folder: Path) -> Draft:
         assumed="the targets are those of an interactive chat; put in yours, or remove them.",
     )
     return draft
+
+
+def _context_tokens(said: Arguments, model: ModelSpec | None) -> int:
+    length = said.settings.get("max_model_len")
+    if isinstance(length, int):
+        return length
+    return model.max_position_embeddings if model else _ASSUMED_CONTEXT_TOKENS
 
 
 def _add_model(draft: Draft, name: str | None, folder: Path) -> ModelSpec | None:
@@ -206,32 +215,28 @@ def _on_gpus(draft: Draft, server: Server, said: Arguments) -> Iterator[str]:
         )
 
 
-def _add_traffic(
-    draft: Draft, trace: Path | None, folder: Path, replicas: int, context_tokens: int
-) -> None:
-    draft.add("")
-    if trace is not None:
-        file = _scalar(os.path.relpath(trace, folder))
-        draft.add(
-            "workload:",
-            f"  arrivals: {{kind: trace, file: {file}}}",
-            "  lengths: {kind: trace}",
-        )
-        if not trace.is_file():
-            draft.problems.append(Problem("no such file", file=str(trace)))
-        return
-    prompt, output = max(1, context_tokens // 4), max(1, context_tokens // 8)
+def _add_trace(draft: Draft, trace: Path, folder: Path) -> None:
+    if not trace.is_file():
+        draft.problems.append(Problem("no such file", file=str(trace)))
+    file = _scalar(os.path.relpath(trace, folder))
+    draft.add("workload:", f"  arrivals: {{kind: trace, file: {file}}}", "  lengths: {kind: trace}")
+
+
+def _add_invented_traffic(draft: Draft, replicas: int, context_tokens: int) -> None:
+    def part(share: int, at_most: int) -> int:
+        return max(1, min(context_tokens // share, at_most))
+
     draft.add(
         "workload:",
-        f"  arrivals: {{kind: poisson, rate_per_s: {float(replicas)}}}",
+        f"  arrivals: {{kind: poisson, rate_per_s: {float(max(1, replicas))}}}",
         "  lengths:",
         "    kind: lognormal",
-        f"    prompt_mean_tokens: {min(1024, prompt)}",
+        f"    prompt_mean_tokens: {part(4, 1024)}",
         "    prompt_cv: 1.0",
-        f"    prompt_max_tokens: {min(8192, 2 * prompt)}",
-        f"    output_mean_tokens: {min(256, output)}",
+        f"    prompt_max_tokens: {part(2, 8192)}",
+        f"    output_mean_tokens: {part(8, 256)}",
         "    output_cv: 1.0",
-        f"    output_max_tokens: {min(2048, 2 * output)}",
+        f"    output_max_tokens: {part(4, 2048)}",
         "  num_requests: 1000",
         assumed="the traffic is invented: one request per second for each replica, at random, of "
         "mixed lengths. Put in yours, or name a request log with --trace.",
@@ -240,8 +245,12 @@ def _add_traffic(
 
 def _scalar(value: Setting) -> str:
     """Write a value as YAML 1.2 reads it back."""
-    if isinstance(value, str):
-        plain = re.fullmatch(r"[A-Za-z][\w.-]*(/[\w.-]+)*", value)
-        words = {"true", "false", "null", "yes", "no", "on", "off"}
-        return value if plain and value.lower() not in words else json.dumps(value)
-    return json.dumps(value)
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if re.fullmatch(r"[A-Za-z][\w.-]*(/[\w.-]+)*", value, re.ASCII) and value.lower() not in _WORDS:
+        return value
+    return '"' + "".join(map(_escaped, value)) + '"'
+
+
+def _escaped(mark: str) -> str:
+    return mark if mark.isprintable() and mark not in '"\\' else f"\\U{ord(mark):08x}"

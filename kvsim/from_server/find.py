@@ -9,7 +9,7 @@ from kvsim.from_server.shell import commands
 
 IMAGE = re.compile(r"(?:[\w.-]+(?::\d+)?/)*vllm[\w.-]*(?::([\w.-]+))?(?:@\S+)?")
 _MODULE = re.compile(r"vllm\.entrypoints\.[\w.]*api_server[\w.]*")
-_MANIFEST = re.compile(r"^\s*[\"']?(apiVersion|services)[\"']?\s*:", re.MULTILINE)
+_MANIFEST = re.compile(r"^[\s{]*[\"']?(apiVersion|services)[\"']?\s*:", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
