@@ -5,7 +5,7 @@ more, only those sessions move that the new one wins.
 """
 
 from collections.abc import Sequence
-from hashlib import blake2b
+from hashlib import shake_128
 from typing import Literal
 
 import numpy as np
@@ -34,9 +34,6 @@ class _SessionAffinity(Router):
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
         session = request.session if request.session >= 0 else request.number
-        bids = [self._bid(session, index) for index in range(len(replicas))]
-        return bids.index(max(bids))
-
-    def _bid(self, session: int, index: int) -> bytes:
-        named = session.to_bytes(8, "big") + index.to_bytes(8, "big")
-        return blake2b(named, digest_size=8, key=self._key).digest()
+        # One hash as long as needed: the bids of the first replicas don't depend on further ones.
+        bids = shake_128(self._key + session.to_bytes(8, "big")).digest(8 * len(replicas))
+        return int(np.frombuffer(bids, dtype=">u8").argmax())
