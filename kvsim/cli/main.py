@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from kvsim.cli.catalog import catalog
 from kvsim.cli.init import init
 from kvsim.cli.memory import memory
 from kvsim.cli.run import run
@@ -32,6 +33,7 @@ app.command()(run)
 app.command()(init)
 app.command()(trace)
 app.command()(memory)
+app.command()(catalog)
 app.command()(schema)
 
 

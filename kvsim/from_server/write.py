@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from kvsim.errors import InputError, Problem
 from kvsim.from_server.draft import Draft
@@ -21,25 +21,33 @@ def write_scenario(draft: Draft, out: Path, force: bool = False) -> None:
         force: Whether it may take the place of another.
 
     Raises:
-        InputError: With every problem: of the command, and of the scenario that it makes.
+        InputError: With every problem: of the command, and of the scenario that it makes; or the
+            file exists, or can't be written.
     """
     if out.exists() and not force:
         raise InputError(Problem("exists; --force overwrites it", str(out)))
-    with NamedTemporaryFile(
-        "w", encoding="utf-8", dir=out.parent, prefix="kvsim-init-", suffix=".yaml", delete=False
-    ) as file:
-        file.write(draft.text)
-    written = Path(file.name)
     try:
-        problems = [*draft.problems, *_problems_of(written)]
-        if draft.gpu_is_assumed and any(problem.path == "engine" for problem in problems):
-            problems.append(Problem("the GPU is assumed: choose yours with --gpu"))
-        if problems:
-            raise InputError(*problems)
-        written.chmod(0o666 & ~_umask())
-        written.replace(out)
+        with _beside(out) as file:
+            file.write_text(draft.text, encoding="utf-8")
+            problems = [*draft.problems, *_problems_of(file)]
+            if draft.gpu_is_assumed and any(problem.path == "engine" for problem in problems):
+                problems.append(Problem("the GPU is assumed: choose yours with --gpu"))
+            if problems:
+                raise InputError(*problems)
+            file.replace(out)
+    except OSError as error:
+        raise InputError(Problem(f"can't be written: {error.strerror}", str(out))) from None
+
+
+@contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """Yield a new file in the folder of `out`, so that paths mean the same in both."""
+    file = out.with_name(f"kvsim-init-{os.getpid()}.yaml")
+    file.touch(exist_ok=False)
+    try:
+        yield file
     finally:
-        written.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
 
 
 def _problems_of(written: Path) -> Iterator[Problem]:
@@ -54,9 +62,3 @@ def _problems_of(written: Path) -> Iterator[Problem]:
                 yield Problem(f"{flag}: {problem.message}")
             elif (problem.path, problem.message) != ("model", "is required"):  # told by the draft
                 yield Problem(problem.message, path=problem.path)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
