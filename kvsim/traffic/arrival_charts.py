@@ -5,7 +5,7 @@ import numpy as np
 from kvsim.metrics.catalog import format_number
 from kvsim.report.figure import BLUE, GRAY, Chart, Key, Table, axis, layout, rounded, sentence
 from kvsim.traffic.counts import FEWEST_WINDOWS, ArrivalFigures, Ints, counts, dispersion
-from kvsim.traffic.drawing import HEIGHT_PX, line, thinned
+from kvsim.traffic.drawing import HEIGHT_PX, line, log_axis, thinned
 from kvsim.traffic.summary import burstiness
 from kvsim.traffic.tables import number
 from kvsim.units import NS_PER_S, format_duration, seconds_to_ns
@@ -97,8 +97,8 @@ def dispersion_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> C
             "data": [*poisson, measured],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=axis("window (s, logarithmic)", type="log"),
-                yaxis=axis("variance / mean (logarithmic)", type="log"),
+                xaxis=log_axis("window (s"),
+                yaxis=log_axis("variance / mean"),
             ),
         },
         table=Table(["Window", "Dispersion"], [[format_duration(s), number(i)] for s, i in known]),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.report.figure import BLUE
+from kvsim.report.figure import BLUE, axis
 
 HEIGHT_PX = 320
 TABLE_ROWS = 12
@@ -23,3 +23,8 @@ def thinned(rows: list[list[str]], most: int = TABLE_ROWS) -> list[list[str]]:
     """Return at most so many rows, evenly chosen, the first and the last among them."""
     kept = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int))
     return [rows[place] for place in kept]
+
+
+def log_axis(title: str, **more: Any) -> dict[str, Any]:
+    """Return a logarithmic axis, labeled at 1, 2 and 5."""
+    return axis(f"{title} (logarithmic)", **{"type": "log", "dtick": "D2", **more})

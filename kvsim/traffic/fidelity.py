@@ -12,7 +12,8 @@ from kvsim.traffic.lengths import PERCENTILES, rank_correlation
 from kvsim.traffic.summary import Traffic
 from kvsim.traffic.tables import number
 from kvsim.units import NS_PER_S, format_duration, seconds_to_ns
-from kvsim.workload.build import Workload, build_requests
+from kvsim.workload.build import build_requests
+from kvsim.workload.parameters import Workload
 from kvsim.workload.requests import RequestTable
 
 DRAWS = 5

@@ -24,6 +24,7 @@ WINDOWS = 10
 SCALES = 40
 DRAWS = 3
 SIMPLER_IF_WITHIN = 0.05  # of the mean logarithm: a simpler kind is kept if it does so well
+SURE = 0.1  # spreads far below it make no difference
 LEAST_BURSTINESS, MOST_BURSTINESS = 0.01, 1000.0
 
 Ints = NDArray[np.int64]
@@ -78,21 +79,27 @@ def _candidates(
     if not len(windows_s):
         return [plain]
     indices = residual_dispersion(times_ns, end_ns, shape, windows_s)
-    steps = fit_unevenness(windows_s, indices, _of_steps)
-    even = _with_shape(shape, burstiness=_burstiness(float(np.exp(np.log(indices).mean()))))
-    candidates = [plain, even]
-    if steps.excess > 0:
-        variance = steps.excess / (shape.mean_square_ratio_per_s * steps.scale_s)
-        noise_cv = min(_short(np.sqrt(variance)), 10.0)
-        candidates.append(
-            _with_shape(shape, _burstiness(steps.floor), noise_cv, max(_short(steps.scale_s), 1e-3))
-        )
+    known = ~np.isnan(indices)
+    if not known.any():
+        return [plain]
+    floor = float(np.exp(np.log(indices[known]).mean()))
+    even = _with_shape(shape, _burstiness(floor))
+    noisy = _noisy(shape, fit_unevenness(windows_s[known], indices[known], _of_steps))
     # A curve and bursts don't go together: bursts explain all changes of the rate, or none.
     whole = np.exp(log_dispersions(times_ns, end_ns, windows_s))
     forgotten = fit_unevenness(windows_s, whole, _of_forgetting, floor=1.0)
-    if forgotten.excess > 0:
-        candidates.append(fit_bursts(times_ns, end_ns, forgotten))
-    return candidates
+    bursts = [fit_bursts(times_ns, end_ns, forgotten)] if forgotten.excess > 0 else []
+    return [plain, even, *((*bursts, *noisy) if shape.is_constant else (*noisy, *bursts))]
+
+
+def _noisy(shape: RateShape, steps: Unevenness) -> list[AnyArrivals]:
+    """Return the shape with a random factor on the rate, if there is anything left to explain."""
+    if not steps.excess:
+        return []
+    variance = steps.excess / (shape.mean_square_ratio_per_s * steps.scale_s)
+    noise_cv = min(_short(np.sqrt(variance)), 10.0)
+    period_s = max(_short(steps.scale_s), 1e-3)
+    return [_with_shape(shape, _burstiness(steps.floor), noise_cv, period_s)]
 
 
 def _with_shape(
@@ -137,12 +144,10 @@ def fit_unevenness(
 
     Args:
         windows_s: Windows, shape (windows,).
-        indices: Index of dispersion at each; nan where unknown.
+        indices: Index of dispersion at each.
         growth: The function g of window over scale.
         floor: The floor if it is given.
     """
-    known = ~np.isnan(indices)
-    windows_s, indices = windows_s[known], indices[known]
     fits = []
     for scale_s in np.geomspace(windows_s[0] / 4, windows_s[-1], SCALES):
         rise = growth(windows_s / scale_s)
@@ -202,13 +207,18 @@ def fit_bursts(times_ns: Ints, end_ns: int, unevenness: Unevenness) -> Bursts:
 
 
 def _misfit(times_ns: Ints, end_ns: int, arrivals: AnyArrivals, windows_s: Floats) -> float:
-    """Return the mean absolute logarithm of the draws' dispersion over the log's."""
+    """Return the mean absolute logarithm of the draws' dispersion over the log's.
+
+    Windows count the less, the less surely their dispersion is known: its logarithm has a
+    standard deviation near sqrt(2 / windows).
+    """
     wanted = log_dispersions(times_ns, end_ns, windows_s)
     drawn = [
         arrivals.arrivals(None, end_ns, stream(0, "fit", draw)).times_ns for draw in range(DRAWS)
     ]
     found = np.mean([log_dispersions(times, end_ns, windows_s) for times in drawn], axis=0)
-    return float(np.abs(found - wanted).mean())
+    spread = np.sqrt(2 * windows_s * NS_PER_S / end_ns)
+    return float(np.average(np.abs(found - wanted), weights=1 / (SURE + spread)))
 
 
 def log_dispersions(times_ns: Ints, end_ns: int, windows_s: Floats) -> Floats:

@@ -16,11 +16,12 @@ from kvsim.traffic.fidelity import Compared, compare, fidelity_sentence, not_imi
 from kvsim.traffic.fit import fit_arrivals
 from kvsim.traffic.summary import Traffic
 from kvsim.units import NS_PER_S, format_duration
-from kvsim.workload.build import Workload
 from kvsim.workload.lengths.trace import TraceLengths
+from kvsim.workload.parameters import Workload
 
 DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 DEFAULT_GPU = "h100_sxm"
+YOURS = "a default: put in yours"
 LARGEST_CV = 100.0
 YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # no strings there
 
@@ -69,15 +70,17 @@ def imitate(
     if not without_log:
         sentences.append("Lengths are drawn from the log's own pairs of prompt and answer.")
     scenario = {
-        "name": target.stem[:80].lstrip(".") or "imitation",
         "model": _model_name(model or DEFAULT_MODEL, folder),
         "gpu": gpu or DEFAULT_GPU,
-        # Prompts of the imitation have nothing in common: a prefix cache would find nothing.
         "engine": {"enable_prefix_caching": False},
         "workload": section,
     }
-    marks = {"model": not model, "gpu": not gpu}
-    text = _comment(traffic, log, sentences) + _yaml(scenario, marks)
+    notes = {
+        **({} if model else {"model": YOURS}),
+        **({} if gpu else {"gpu": YOURS}),
+        "engine": "its prompts have nothing in common: a prefix cache would find nothing",
+    }
+    text = _comment(traffic, log, sentences) + _yaml(scenario, notes)
     return Imitation(text, compared, sentences)
 
 
@@ -128,12 +131,12 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _yaml(scenario: Mapping[str, Any], is_default: Mapping[str, bool]) -> str:
-    """Write a scenario: strings as JSON writes them, which YAML reads alike; lists in short."""
+def _yaml(scenario: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+    """Write a scenario, with notes on some of its sections: YAML reads strings as JSON has them."""
     lines = []
     for key, value in scenario.items():
-        mark = "  # a default: put in yours" if is_default.get(key) else ""
-        lines += [line + mark for line in _entry(key, value, "")]
+        first, *others = _entry(key, value, "")
+        lines += [f"{first}  # {notes[key]}" if key in notes else first, *others]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import format_number
 from kvsim.report.figure import BLUE, VERMILLION, Chart, Key, Table, axis, layout, rounded
-from kvsim.traffic.drawing import HEIGHT_PX, line, thinned
+from kvsim.traffic.drawing import HEIGHT_PX, line, log_axis, thinned
 from kvsim.traffic.summary import Traffic
 from kvsim.traffic.tables import number
 
@@ -54,7 +54,7 @@ def length_chart(traffic: Traffic) -> Chart:
             "data": data,
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=axis("tokens (logarithmic)", type="log"),
+                xaxis=log_axis("tokens"),
                 yaxis=axis("% of requests", rangemode="tozero"),
             ),
         },
@@ -94,11 +94,12 @@ def joint_chart(traffic: Traffic) -> Chart:
             "data": [heat],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=axis("prompt tokens (logarithmic)", type="log"),
-                yaxis=axis("answer tokens (logarithmic)", type="log"),
+                xaxis=log_axis("prompt tokens"),
+                yaxis=log_axis("answer tokens"),
             ),
         },
         table=_joint_table(log.prompt_tokens, log.output_tokens),
+        keys=[Key("requests with such lengths", BLUE)],
     )
 
 

@@ -103,8 +103,10 @@ def _curve(times_ns: Ints, end_ns: int, pieces: int) -> RateShape:
 def residual_dispersion(times_ns: Ints, end_ns: int, shape: RateShape, windows_s: Floats) -> Floats:
     """Return the index of dispersion about the shape's expectation, for each window.
 
-    nan where there are fewer than `FEWEST_WINDOWS` windows.
+    The points of the shape were fitted to the same counts, which takes away as many degrees of
+    freedom. nan where there are fewer than `FEWEST_WINDOWS` windows, or than two a point.
     """
+    points = len(shape.times_s)
     indices = []
     for window_s in windows_s:
         window_ns = seconds_to_ns(float(window_s))
@@ -112,6 +114,7 @@ def residual_dispersion(times_ns: Ints, end_ns: int, shape: RateShape, windows_s
         edges_s = np.linspace(0, len(found) * window_ns / NS_PER_S, len(found) + 1)
         expected = shape.expected(edges_s)
         square = float(((found - expected) ** 2).sum())
-        enough = len(found) >= FEWEST_WINDOWS and found.any()
-        indices.append(square / float(expected.sum()) if enough else np.nan)
+        enough = len(found) >= max(FEWEST_WINDOWS, 2 * points) and found.any()
+        free = float(expected.sum()) * (1 - points / len(found)) if enough else 0.0
+        indices.append(square / free if enough else np.nan)
     return np.array(indices)

@@ -3,16 +3,16 @@
 import numpy as np
 
 from kvsim.metrics.catalog import percent
-from kvsim.report.figure import Chart, Table, axis, layout, rounded
-from kvsim.traffic.drawing import HEIGHT_PX, line, thinned
+from kvsim.report.figure import Chart, Table, axis, layout, plotly_text, rounded
+from kvsim.traffic.drawing import HEIGHT_PX, line, log_axis, thinned
 from kvsim.traffic.summary import Traffic
-from kvsim.units import GIB
+from kvsim.units import format_bytes
 
 
 def reuse_chart(traffic: Traffic, model: str, kv_bytes_per_token: int | None) -> Chart | None:
     """Show the hit rate against the size of the cache; None if the log knows no contents.
 
-    With `kv_bytes_per_token` the axis also tells the size in GiB, for `model`.
+    With `kv_bytes_per_token` the axis also tells the size in bytes, for `model`.
     """
     reuse = traffic.reuse
     if reuse is None or not reuse.enough_tokens:
@@ -27,11 +27,9 @@ def reuse_chart(traffic: Traffic, model: str, kv_bytes_per_token: int | None) ->
     )
     powers = [10**power for power in range(1, 16) if sizes[0] <= 10**power <= sizes[-1]]
     ticks = [_size_words(size, kv_bytes_per_token) for size in powers]
-    unit = (
-        f"cache size (tokens, and GiB for {model})" if kv_bytes_per_token else "cache size (tokens)"
-    )
+    of_model = f" and KV cache of {plotly_text(model)}" if kv_bytes_per_token else ""
     rows = [
-        [f"{size:,}", *_gib(int(size), kv_bytes_per_token), f"{rate:.3g} %"]
+        [f"{size:,}", *_kv_cache(int(size), kv_bytes_per_token), f"{rate:.3g} %"]
         for size, rate in zip(sizes, rates, strict=True)
     ]
     head = ["Tokens", *(["KV cache"] if kv_bytes_per_token else []), "Found"]
@@ -50,7 +48,7 @@ def reuse_chart(traffic: Traffic, model: str, kv_bytes_per_token: int | None) ->
             ],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=axis(f"{unit}, logarithmic", type="log", tickvals=powers, ticktext=ticks),
+                xaxis=log_axis(f"cache size in tokens{of_model}", tickvals=powers, ticktext=ticks),
                 yaxis=axis("% of prompt tokens found", rangemode="tozero"),
             ),
         },
@@ -64,8 +62,8 @@ def _size_words(tokens: int, kv_bytes_per_token: int | None) -> str:
         for size, suffix in ((10**9, " G"), (10**6, " M"), (10**3, " k"), (1, ""))
         if tokens >= size
     )
-    return "<br>".join([short, *_gib(tokens, kv_bytes_per_token)])
+    return "<br>".join([short, *_kv_cache(tokens, kv_bytes_per_token)])
 
 
-def _gib(tokens: int, kv_bytes_per_token: int | None) -> list[str]:
-    return [f"{tokens * kv_bytes_per_token / GIB:,.3g} GiB"] if kv_bytes_per_token else []
+def _kv_cache(tokens: int, kv_bytes_per_token: int | None) -> list[str]:
+    return [format_bytes(tokens * kv_bytes_per_token)] if kv_bytes_per_token else []

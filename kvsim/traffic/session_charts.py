@@ -5,10 +5,12 @@ from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import format_number, percent
 from kvsim.report.figure import Chart, Table, axis, layout, rounded
-from kvsim.traffic.drawing import HEIGHT_PX, line, thinned
+from kvsim.traffic.drawing import HEIGHT_PX, line, log_axis, thinned
 from kvsim.traffic.sessions import turns_and_gaps
 from kvsim.traffic.summary import Traffic
 from kvsim.units import NS_PER_S, format_duration
+
+SHORTEST_S = 1e-3  # a logarithmic axis has no zero
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,7 +36,7 @@ def session_charts(traffic: Traffic) -> list[Chart]:
         )
     ]
     if len(gaps_ns):
-        gap_s = gaps_ns / NS_PER_S
+        gap_s = np.maximum(gaps_ns / NS_PER_S, SHORTEST_S)
         title = (
             f"Half of the turns come within {format_duration(float(np.median(gap_s)))} of the last"
         )
@@ -60,7 +62,7 @@ def _tail_chart(key: str, title: str, definition: str, unit: str, values: Ints |
             "data": [drawn | ({"mode": "lines+markers"} if len(x) == 1 else {})],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=axis(f"{unit} (logarithmic)", type="log"),
+                xaxis=log_axis(unit),
                 yaxis=axis("% at or above", range=[0, 102]),
             ),
         },

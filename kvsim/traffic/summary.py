@@ -1,6 +1,7 @@
 """A log in figures, and in one sentence."""
 
 from dataclasses import asdict, dataclass
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,10 @@ def burstiness(arrivals: ArrivalFigures) -> str:
     if not known:
         return "too few to judge how evenly"
     short, long = known[0], known[-1]
-    words = [_dispersion_words(window.dispersion or 0.0) for window in (short, long)]
+    words = [
+        _dispersion_words(window.dispersion or 0.0, arrivals.duration_s / window.seconds)
+        for window in (short, long)
+    ]
     if words[0] == words[1]:
         return f"{words[0]} at every scale up to {format_duration(long.seconds)}"
     return (
@@ -152,8 +156,10 @@ def burstiness(arrivals: ArrivalFigures) -> str:
     )
 
 
-def _dispersion_words(index: float) -> str:
-    return next(words for most, words in DISPERSION_WORDS if index <= most)
+def _dispersion_words(index: float, windows: float) -> str:
+    """Say what an index means; one that a Poisson log may show too (95 %) is called so."""
+    by_chance = abs(index - 1) <= 1.96 * sqrt(2 / (windows - 1))
+    return next(words for most, words in DISPERSION_WORDS if (1.0 if by_chance else index) <= most)
 
 
 def reuse_words(traffic: Traffic) -> str:
