@@ -1,6 +1,5 @@
 """The clients' side: arrivals reach a replica, and each request that leaves becomes a row."""
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,8 @@ from kvsim.engine.recorder import Recorder, Sink
 from kvsim.engine.replica import Replica
 from kvsim.engine.request import Request, RequestView
 from kvsim.engine.routers import Router
-from kvsim.engine.schedulers import Scheduler
+from kvsim.engine.schedulers import Scheduler, WaitingQueue
+from kvsim.engine.schedulers.queues import new_queue
 from kvsim.engine.schedulers.vllm import VllmScheduler
 from kvsim.errors import require
 from kvsim.tables import EVENT_KINDS, OUTCOMES
@@ -33,7 +33,7 @@ REJECTION = EVENT_KINDS.index("rejected")
 ROWS_AT_A_TIME = 8192
 
 Progress = Callable[[int, int], None]  # simulated ns, requests that have left
-BuildScheduler = Callable[[EngineConfig, KVAllocator, deque[Request]], Scheduler]
+BuildScheduler = Callable[[EngineConfig, KVAllocator, WaitingQueue], Scheduler]
 BuildAllocator = Callable[[Callable[[RequestView], int]], KVAllocator]
 
 
@@ -82,10 +82,11 @@ class Cluster:
         self._recorder = Recorder(self._checked(sink))
         # The source starts before the replicas do, so that requests at time 0 are seen at once.
         self._clock.process(self._arrive())
-        shared: deque[Request] = deque()
+        policy = fleet.config.scheduling_policy
+        shared = new_queue(policy)
         self._replicas = [
-            self._replica(index, allocator, shared if fleet.router.shares_queue else deque())
-            for index, allocator in enumerate(allocators)
+            self._replica(index, each, shared if fleet.router.shares_queue else new_queue(policy))
+            for index, each in enumerate(allocators)
         ]
 
     @property
@@ -113,7 +114,7 @@ class Cluster:
         steps = sum(replica.step for replica in self._replicas)
         return RunTotals(self._clock.now, steps, steps + self._instants)
 
-    def _replica(self, index: int, allocator: KVAllocator, waiting: deque[Request]) -> Replica:
+    def _replica(self, index: int, allocator: KVAllocator, waiting: WaitingQueue) -> Replica:
         return Replica(
             index,
             self._clock,

@@ -1,6 +1,7 @@
 """The engine's settings, as plain numbers, under vLLM's names."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from kvsim.errors import InputError
 
@@ -23,6 +24,7 @@ class EngineConfig:
     scheduler_reserve_full_isl: bool = True
     watermark: float = 0.0
     enable_prefix_caching: bool = False
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

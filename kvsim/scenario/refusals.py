@@ -38,9 +38,6 @@ REFUSED: Mapping[str, Refusal] = {
         note="Scheduling is synchronous: a step is scheduled when the one before has ended. vLLM "
         f"{VLLM_VERSION} by default schedules it meanwhile.",
     ),
-    "scheduling_policy": Refusal(
-        "only first come, first served is modeled; set it to fcfs", (None, "fcfs")
-    ),
     "pipeline_parallel_size": Refusal(
         "pipeline stages are not modeled; use tensor_parallel_size", _ONE
     ),

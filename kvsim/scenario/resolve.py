@@ -179,6 +179,7 @@ def _config(engine: Engine, flags: MemoryFlags, num_gpu_blocks: int) -> EngineCo
         scheduler_reserve_full_isl=engine.scheduler_reserve_full_isl,
         watermark=engine.watermark,
         enable_prefix_caching=engine.enable_prefix_caching,
+        scheduling_policy=engine.scheduling_policy,
     )
 
 

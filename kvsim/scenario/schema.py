@@ -150,6 +150,8 @@ class Engine(Parameters):
     """Keep full blocks findable, so that equal beginnings of prompts are computed once (paged)."""
     enable_chunked_prefill: bool = True
     """Let a prompt be computed over several steps."""
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    """fcfs: first come, first served; priority: the smallest priority of a request first."""
     long_prefill_token_threshold: int = Field(default=0, ge=0, le=10**8)
     """Longest chunk of one prompt in a step; 0: no limit but the token budget."""
     scheduler_reserve_full_isl: bool = True

@@ -1,6 +1,5 @@
 """Runs a cluster in memory, and lets tests look at every plan it made."""
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,9 +11,8 @@ from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import Paged, PagedPool
 from kvsim.engine.cluster import Cluster, Fleet, RunTotals
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.request import Request
 from kvsim.engine.routers.round_robin import RoundRobin
-from kvsim.engine.schedulers import Plan
+from kvsim.engine.schedulers import Plan, WaitingQueue
 from kvsim.engine.schedulers.vllm import VllmScheduler
 from kvsim.policy import Policy
 from kvsim.tables import TABLES
@@ -45,7 +43,7 @@ class SpyScheduler(VllmScheduler):
     """The production scheduler, with a note of each plan: [(request, tokens, computed before)]."""
 
     def __init__(
-        self, config: EngineConfig, allocator: object, waiting: deque[Request], notes: list
+        self, config: EngineConfig, allocator: object, waiting: WaitingQueue, notes: list
     ) -> None:
         super().__init__(config, allocator, waiting)
         self._notes = notes

@@ -125,9 +125,9 @@ def test_a_token_that_is_counted_twice(monkeypatch):
 
 
 def test_a_recomputation_that_is_not_counted(monkeypatch):
-    @instead(monkeypatch, VllmScheduler, "_preempt_last")
-    def _(preempt, scheduler, step, plan):
-        preempt(scheduler, step, plan)
+    @instead(monkeypatch, VllmScheduler, "_preempt")
+    def _(preempt, scheduler, step, plan, needing):
+        preempt(scheduler, step, plan, needing)
         plan.preempted[-1].lost_tokens = 0
 
     fails("tokens computed in steps = tokens computed for requests", CROWD, TIGHT)

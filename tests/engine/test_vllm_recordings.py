@@ -6,6 +6,7 @@ full attention.
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from kvsim.engine.config import EngineConfig
@@ -16,7 +17,6 @@ MODELLED = {
     "max_num_scheduled_tokens": None,
     "max_num_active_seqs": None,
     "long_prefill_token_threshold_adaptive": False,
-    "policy": "fcfs",
     "prefill_schedule_interval": 1,
     "async_scheduling": False,
     "kv_groups": [["full"]],
@@ -53,17 +53,19 @@ def ns(milliseconds: float | None) -> int:
 @pytest.mark.parametrize(("recorded", "document"), list(modelled_runs()))
 def test_every_step_is_the_recorded_one(recorded, document):
     settings = recorded["config"]
-    config = EngineConfig(
-        **{key: settings[key] for key in EngineConfig.__dataclass_fields__ if key in settings}
-    )
+    named = {key: settings[key] for key in EngineConfig.__dataclass_fields__ if key in settings}
+    config = EngineConfig(**named, scheduling_policy=settings["policy"])
     rows = recorded.get("requests") or document["requests"]
     table = request_table(
         [(ns(row[1]), sum(length for _, length in row[2]), row[4], row[4]) for row in rows]
     )
     segments = segments_of([row[2] for row in rows], [row[3] for row in rows])
-    table = replace(table, segments=segments)
-    trace = run(table, config, RecordedClock(), spy=True)
-    steps, expected = trace.tables["steps"], steps_of(recorded)
+    table = replace(table, segments=segments, priority=np.array([row[5] for row in rows]))
+    expected = steps_of(recorded)
+    # A livelock is recorded up to some step: no further one begins.
+    cut_ns = ns(expected[-1]["time_ms"]) + 1 if "note" in recorded["summary"] else None
+    trace = run(table, config, RecordedClock(), until_ns=cut_ns, spy=True)
+    steps = trace.tables["steps"]
     numbers = {row[0]: index for index, row in enumerate(rows)}
 
     assert len(trace.plans) == len(expected)
@@ -97,4 +99,4 @@ def test_every_step_is_the_recorded_one(recorded, document):
         assert requests["finish_ns"][at] == ns(row["finish_ms"])
         assert requests["output_tokens"][at] == row["n_output"]
         assert requests["preemptions"][at] == row["n_preemptions"]
-        assert requests["cached_tokens"][at] == row.get("cached_tokens", 0)
+        assert requests["cached_tokens"][at] == (row.get("cached_tokens") or 0)

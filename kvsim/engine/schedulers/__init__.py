@@ -1,6 +1,5 @@
 """Schedulers: each file here decides, for one replica, what runs in the next step."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -31,11 +30,40 @@ class Plan:
         self.head_lacks = 0  # index into `tables.HEAD_LACKS`
 
 
+class WaitingQueue(Protocol):
+    """Waiting requests of one replica, or of several that share them; one file has both kinds."""
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        ...
+
+    @property
+    def head(self) -> Request:
+        """The request to be admitted next."""
+        ...
+
+    def append(self, request: Request, /) -> None:
+        """Take in a new arrival."""
+        ...
+
+    def requeue(self, request: Request) -> None:
+        """Take back a preempted request."""
+        ...
+
+    def popleft(self) -> Request:
+        """Remove the head and return it."""
+        ...
+
+    def remove(self, request: Request, /) -> None:
+        """Remove a request; ValueError if it doesn't wait here."""
+        ...
+
+
 class Scheduler(Protocol):
     """Owns the queue and the order of the running requests of one replica."""
 
     allocator: KVAllocator
-    waiting: deque[Request]  # head first
+    waiting: WaitingQueue
 
     @property
     def running(self) -> Mapping[int, Request]:
@@ -44,6 +72,10 @@ class Scheduler(Protocol):
 
     def enqueue(self, request: Request) -> None:
         """Take in a request that has just arrived."""
+        ...
+
+    def withdraw(self, request: Request) -> None:
+        """Forget a waiting request."""
         ...
 
     def schedule(self, step: int) -> Plan:

@@ -1,16 +1,17 @@
-"""The scheduler of vLLM V1, first come first served.
+"""The scheduler of vLLM V1, first come first served or by priority.
 
 Rules and their names (R1 to R19) are those of `docs/vllm-rules.md`. A call costs what changes:
 decoding sequences are held together as counts and sums, and a calendar says which of them have
 filled their last block. Only these, the prefilling ones and the admitted ones are touched.
 """
 
-from collections import deque
+import math
+from collections.abc import Callable, Mapping
 
 from kvsim.engine.allocators import KVAllocator, Shortage
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
-from kvsim.engine.schedulers import Plan
+from kvsim.engine.schedulers import Plan, WaitingQueue
 from kvsim.errors import require
 from kvsim.tables import HEAD_LACKS
 
@@ -24,9 +25,7 @@ PREEMPTING = HEAD_LACKS.index("preempting")
 class VllmScheduler:
     """Continuous batching: running requests first, then waiting ones, one token budget (R1, R2)."""
 
-    def __init__(
-        self, config: EngineConfig, allocator: KVAllocator, waiting: deque[Request]
-    ) -> None:
+    def __init__(self, config: EngineConfig, allocator: KVAllocator, waiting: WaitingQueue) -> None:
         """Schedule from `waiting`, which several replicas may share."""
         self.config = config
         self.allocator = allocator
@@ -40,11 +39,16 @@ class VllmScheduler:
         # Decoding requests by the step (modulo block size) in which they need a block, by rank.
         self._due: list[dict[int, Request]] = [{} for _ in range(max(1, self._growth_tokens))]
         self._next_rank = 0
+        self._victim = VICTIMS[config.scheduling_policy]
         self._plan = Plan()
 
     def enqueue(self, request: Request) -> None:
         """Put a new arrival at the back of the queue (R7)."""
         self.waiting.append(request)
+
+    def withdraw(self, request: Request) -> None:
+        """Forget a waiting request whose client is gone."""
+        self.waiting.remove(request)
 
     def schedule(self, step: int) -> Plan:
         """Decide what step number `step` computes, and take the KV slots for it."""
@@ -56,7 +60,7 @@ class VllmScheduler:
         elif self._growth_tokens and (due := self._due[step % self._growth_tokens]):
             self._grow(step, plan, _by_rank(due))
         if self._caches:
-            self._publish(step, plan)
+            self._publish(step)
         plan.decode_seqs = decode_seqs = self.decode_seqs
         self.decode_context_tokens += decode_seqs  # each computes one token in this step
         plan.decode_kv_tokens = self.decode_context_tokens
@@ -83,36 +87,30 @@ class VllmScheduler:
     # Running requests
 
     def _grow(self, step: int, plan: Plan, needing: list[Request]) -> None:
-        """Give each of `needing` (by rank) its KV slots, preempting if need be."""
+        """Give each of `needing` (by rank) its KV slots, preempting if need be (R12)."""
         append, growth_tokens = self.allocator.append, self._growth_tokens
-        for place, request in enumerate(needing):
-            if not append(request.number, request.chunk_tokens or growth_tokens):
-                del needing[self._grow_preempting(step, plan, needing, place) :]
-                break
-        plan.grown = needing
-
-    def _grow_preempting(self, step: int, plan: Plan, needing: list[Request], place: int) -> int:
-        """Preempt from the tail until those from `place` on fit (R12); return how many are left."""
-        append, growth_tokens = self.allocator.append, self._growth_tokens
-        for request in needing[place:]:
-            while request.rank >= 0:  # else it was a victim, perhaps its own, as all behind it
+        for request in needing:
+            while request.rank >= 0:  # else it was a victim, perhaps its own (R14)
                 if append(request.number, request.chunk_tokens or growth_tokens):
                     break
-                self._preempt_last(step, plan)
-            else:
-                return place
-            place += 1
-        return place
+                self._preempt(step, plan, request)
+        if plan.preempted:
+            needing = [request for request in needing if request.rank >= 0]
+        plan.grown = needing
 
-    def _publish(self, step: int, plan: Plan) -> None:
-        """Make blocks findable that this step fills: of prompts (R23) and of answers (R24)."""
+    def _publish(self, step: int, ahead_of: float = math.inf) -> None:
+        """Make blocks findable that this step fills: of prompts (R23) and of answers (R24).
+
+        Only those of requests with a rank below `ahead_of`.
+        """
         filling = list(self._due[(step + 1) % self._growth_tokens].values())
-        filling += plan.chunks
+        filling += [request for request in self.prefilling if request.chunk_tokens]
         if len(filling) > 1:
             filling.sort(key=lambda request: request.rank)
         for request in filling:
-            tokens = request.computed_before(step) + (request.chunk_tokens or 1)
-            self.allocator.publish(request, request.number, tokens)
+            if request.rank < ahead_of:
+                tokens = request.computed_before(step) + (request.chunk_tokens or 1)
+                self.allocator.publish(request, request.number, tokens)
 
     def _schedule_chunks(self, step: int, plan: Plan) -> None:
         """Schedule the running requests when some of them still prefill."""
@@ -125,8 +123,8 @@ class VllmScheduler:
         plan.chunks = [request for request in self.prefilling if request.chunk_tokens]
         plan.grown = [request for request in plan.grown if request.decoding]
 
-    def _share_budget(self) -> None:
-        """Set `chunk_tokens` of the prefilling requests (R1, R2).
+    def _share_budget(self, behind: int = -1) -> None:
+        """Set `chunk_tokens` of the prefilling requests with a rank above `behind` (R1, R2).
 
         A decoding request never goes short, wherever it stands: when it was admitted, budget was
         left behind all requests ahead of it, and what these ask for in a step never grows. So
@@ -135,8 +133,9 @@ class VllmScheduler:
         cap_tokens = self._chunk_cap_tokens()
         budget_tokens = self.config.max_num_batched_tokens - self.decode_seqs
         for request in self.prefilling:
-            left_tokens = request.known_tokens - request.computed_tokens
-            request.chunk_tokens = min(left_tokens, cap_tokens, budget_tokens)
+            if request.rank > behind:
+                left_tokens = request.known_tokens - request.computed_tokens
+                request.chunk_tokens = min(left_tokens, cap_tokens, budget_tokens)
             budget_tokens -= request.chunk_tokens
 
     def _chunk_cap_tokens(self) -> int:
@@ -146,17 +145,25 @@ class VllmScheduler:
             return threshold_tokens
         return self.config.max_num_batched_tokens
 
-    def _preempt_last(self, step: int, plan: Plan) -> None:
-        """Preempt the request admitted last (R12); it loses all and waits in front (R7, R15)."""
-        request = next(reversed(self.running.values()))
+    def _preempt(self, step: int, plan: Plan, needing: Request) -> None:
+        """Preempt one request, so that `needing` gets its slots; it loses all and waits (R15).
+
+        It may stand ahead, scheduled in this step already: what it was to fill can be found, as
+        in vLLM, and its tokens go to those behind `needing` (R13).
+        """
+        if self._caches:
+            self._publish(step, ahead_of=needing.rank)
+        request = self._victim(self.running)
+        rank = needing.rank
         self._leave(request, step)
         self.allocator.free(request.number)
         request.rank = -1
         request.preemptions += 1
         request.lost_tokens += request.computed_tokens
         request.chunk_tokens = 0
-        self.waiting.appendleft(request)
+        self.waiting.requeue(request)
         plan.preempted = [*plan.preempted, request]
+        self._share_budget(behind=rank)
 
     def _leave(self, request: Request, step: int) -> None:
         del self.running[request.rank]
@@ -190,7 +197,7 @@ class VllmScheduler:
             if len(self.running) >= self.config.max_num_seqs:
                 plan.head_lacks = LACKS_SLOT
                 break
-            request = waiting[0]
+            request = waiting.head
             cached_tokens = self.allocator.lookup(request) if self._caches else 0
             chunk_tokens = min(request.known_tokens - cached_tokens, cap_tokens)
             if not self.config.enable_chunked_prefill and chunk_tokens > budget_tokens:
@@ -235,3 +242,19 @@ def _by_rank(requests: dict[int, Request]) -> list[Request]:
     if len(requests) == 1:
         return list(requests.values())
     return [requests[rank] for rank in sorted(requests)]
+
+
+def _admitted_last(running: dict[int, Request]) -> Request:
+    """Return the victim of first come, first served (R12)."""
+    return next(reversed(running.values()))
+
+
+def _least_urgent(running: dict[int, Request]) -> Request:
+    """Return the victim by priority; of equal ones, the one admitted first (R13)."""
+    return max(running.values(), key=lambda request: (request.priority, request.arrival_ns))
+
+
+VICTIMS: Mapping[str, Callable[[dict[int, Request]], Request]] = {
+    "fcfs": _admitted_last,
+    "priority": _least_urgent,
+}
