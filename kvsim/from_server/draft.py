@@ -11,7 +11,7 @@ from pathlib import Path
 from kvsim.defaults import VLLM_VERSION
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.from_server.find import Server
-from kvsim.from_server.flags import Arguments, Setting, read_arguments
+from kvsim.from_server.flags import Arguments, Setting, is_set_elsewhere, read_arguments
 from kvsim.gpu import price_of
 from kvsim.model import ModelSpec, load_model, model_names
 
@@ -139,6 +139,10 @@ def _add_model(draft: Draft, name: str | None, folder: Path) -> ModelSpec | None
     """Add the model, or say why it is none."""
     if name is None:
         draft.problems.append(Problem("no model: expected `vllm serve MODEL ...`"))
+        return None
+    if is_set_elsewhere(name):
+        what = f"the model, {name}, is set somewhere else"
+        draft.problems.append(Problem(f"{what}: name it with --model"))
         return None
     if name not in model_names():
         if not Path(name).exists():

@@ -65,7 +65,7 @@ def server_arguments(words: Sequence[str]) -> list[str] | None:
             return after[1:]
         if _MODULE.fullmatch(word):
             return after
-        if any(mark.isspace() for mark in word) and "vllm" in word:  # sh -c "vllm serve ..."
+        if "vllm" in word and re.search(r"[ \t\n]", word):  # sh -c "vllm serve ..."
             for inner in commands(word):
                 found = server_arguments(inner)
                 if found is not None:

@@ -2,7 +2,8 @@
 
 The flags stand in `data/vllm_serve_flags.csv`: those of vLLM 0.33.0, and older ones that commands
 still have. A flag is a setting of the scenario, or one that it refuses by name; `noted`: its effect
-is not modeled, and small; `refused`: not modeled; `irrelevant`: capacity does not depend on it.
+is not modeled, and small; `refused`: not modeled; `irrelevant`: capacity does not depend on it;
+`file`: holds further settings.
 """
 
 import csv
@@ -16,7 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from kvsim.errors import Problem, did_you_mean
+from kvsim.errors import InputError, Problem, did_you_mean
+from kvsim.from_server.settings_file import words_of
 from kvsim.scenario.refusals import REFUSED, refuse_unmodeled
 from kvsim.scenario.schema import Engine
 
@@ -29,7 +31,7 @@ _UNITS: dict[str, int] = {
     **{unit: 1000**power for power, unit in enumerate(" kmgt")},
     **{unit: 1024**power for power, unit in enumerate(" KMGT")},
 }
-_BY_ENVIRONMENT = re.compile(r"\$[\w{(]|`")
+_ELSEWHERE = "is set somewhere else: put its value in its place"
 _SWITCHED = {"true": True, "false": False}
 
 
@@ -40,7 +42,7 @@ class Flag:
     name: str
     values: Literal["switch", "one", "many", "optional"]
     setting: str
-    treatment: Literal["scenario", "noted", "refused", "irrelevant"]
+    treatment: Literal["scenario", "noted", "refused", "irrelevant", "file"]
     neutral: tuple[str, ...]
     remark: str
 
@@ -50,11 +52,12 @@ class Arguments:
     """What the arguments of a server say.
 
     Attributes:
-        model: The model, if one is named.
+        model: The model, if one is named, perhaps by a variable.
         settings: Of the section `engine`.
         notes: What is not modeled and has a small effect.
         irrelevant: Flags that capacity does not depend on, in their order.
         problems: Everything that can't be translated.
+        file: The file of settings that `--config` names.
     """
 
     model: str | None = None
@@ -62,10 +65,32 @@ class Arguments:
     notes: list[str] = field(default_factory=list)
     irrelevant: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    file: str | None = None
+
+    def fall_back_on(self, other: "Arguments") -> None:
+        """Take from others what these don't say."""
+        self.model = self.model or other.model
+        self.settings = other.settings | self.settings
+        self.notes += other.notes
+        self.irrelevant += other.irrelevant
+        self.problems += other.problems
 
 
 def read_arguments(words: Sequence[str]) -> Arguments:
-    """Read what follows `vllm serve`; mistakes are collected, not raised."""
+    """Read what follows `vllm serve`, and the file of settings that it may name.
+
+    Mistakes are collected, not raised.
+    """
+    said = _read(words)
+    if said.file is not None:
+        try:
+            said.fall_back_on(_read(list(words_of(Path(said.file)))))
+        except InputError as error:
+            said.problems += error.problems
+    return said
+
+
+def _read(words: Sequence[str]) -> Arguments:
     said = Arguments()
     rest = deque(words)
     while rest:
@@ -86,6 +111,11 @@ def read_arguments(words: Sequence[str]) -> Arguments:
         except ValueError as error:
             said.problems.append(Problem(f"{written}: {error}"))
     return said
+
+
+def is_set_elsewhere(text: str) -> bool:
+    """Tell whether a variable stands in it, as in `$MODEL`, or the output of a command."""
+    return re.search(r"\$[\w{(]|`", text) is not None
 
 
 def human_readable_int(text: str) -> int:
@@ -134,11 +164,10 @@ def _looks_like_flag(word: str) -> bool:
 
 
 def _take_model(word: str, said: Arguments) -> None:
-    if _BY_ENVIRONMENT.search(word):
-        said.problems.append(Problem(_set_elsewhere(word)))
-        said.model = said.model or word
-    elif said.model is None:
+    if said.model is None:
         said.model = word
+    elif is_set_elsewhere(word):
+        said.problems.append(Problem(f"{word} {_ELSEWHERE}"))
     else:
         said.problems.append(Problem(f"'{word}' is neither a flag nor the value of one"))
 
@@ -214,12 +243,15 @@ def _apply(flag: Flag, written: str, given: Given, said: Arguments) -> None:
     if flag.treatment == "irrelevant":
         said.irrelevant.append(written)
         return
-    if isinstance(given, str) and _BY_ENVIRONMENT.search(given):
-        raise ValueError(_set_elsewhere(given))
+    if flag.name == "model":
+        said.model = str(given)
+        return
+    if isinstance(given, str) and is_set_elsewhere(given):
+        raise ValueError(f"{given} {_ELSEWHERE}")
     if flag.treatment == "noted":
         said.notes.append(f"{written}: {flag.remark}.")
-    elif flag.name == "model":
-        said.model = str(given)
+    elif flag.treatment == "file":
+        said.file = str(given)
     elif flag.setting in Engine.model_fields:
         said.settings[flag.setting] = _engine_value(flag.setting, given)
     elif flag.setting in REFUSED:
@@ -228,10 +260,6 @@ def _apply(flag: Flag, written: str, given: Given, said: Arguments) -> None:
             raise ValueError(refused[flag.setting])
     elif str(given).lower() not in flag.neutral:
         raise ValueError(flag.remark)
-
-
-def _set_elsewhere(text: str) -> str:
-    return f"{text} is set somewhere else: put its value in its place"
 
 
 def _engine_value(name: str, given: Given) -> Setting:

@@ -1,6 +1,9 @@
+import contextlib
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from kvsim.errors import InputError
@@ -210,3 +213,12 @@ def test_aliases_of_aliases_take_no_time():
 
 def test_the_texts_of_these_tests_are_yaml():
     assert YAML(typ="safe").load(kubernetes({}))["kind"] == "Deployment"
+
+
+@given(st.text(), st.randoms(use_true_random=False))
+def test_any_text_is_read_or_refused(noise, chance):
+    text = chance.choice([*COMMANDS, kubernetes({"image": IMAGE, "args": ["m"]})])
+    cut = chance.randrange(len(text))
+    for changed in (noise, text[:cut] + noise + text[cut:], f"apiVersion: v1\n{noise}"):
+        with contextlib.suppress(InputError):
+            find_server(changed)

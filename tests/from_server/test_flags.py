@@ -222,7 +222,7 @@ def test_what_is_not_modeled_is_refused_in_the_words_of_a_scenario(flags, settin
         ("--max-model-len auto", "--max-model-len: auto fits it to the memory"),
         ("--max-model-len $LEN", "--max-model-len: $LEN is set somewhere else"),
         ("$MORE_ARGS", "$MORE_ARGS is set somewhere else"),
-        ("--config x.yaml", "--config: a file of settings is not read"),
+        ("--config no/x.yaml", "no/x.yaml: can't be read: No such file or directory"),
         ("--task embed", "--task: only generation is modeled"),
         ("--load-format gguf", "--load-format: weights in this format are not modeled"),
         ("more", "'more' is neither a flag nor the value of one"),
@@ -231,6 +231,37 @@ def test_what_is_not_modeled_is_refused_in_the_words_of_a_scenario(flags, settin
 def test_mistakes(flags, message):
     (problem,) = problems(f"m {flags}")
     assert problem.startswith(message)
+
+
+def test_a_file_of_settings_counts_less_than_the_command(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        """\
+model: a/b
+tensor-parallel-size: 4
+max_num_seqs: 8
+enable-prefix-caching: false
+enforce-eager: true
+served-model-name: [x, y]
+compilation-config: {mode: 3}
+speculative-config: {method: ngram}
+port: 8000
+"""
+    )
+    for command in (f"--config {file} -tp 2 m", f"m -tp 2 --config={file}", f"--config {file}"):
+        arguments = read_arguments(command.split())
+        assert arguments.model == ("m" if "m" in command.split() else "a/b")
+        assert arguments.settings == {
+            "tensor_parallel_size": 2 if "-tp" in command else 4,
+            "max_num_seqs": 8,
+            "enable_prefix_caching": False,
+            "enforce_eager": True,
+        }
+        assert arguments.irrelevant == ["--served-model-name", "--port"]
+        assert len(arguments.notes) == 1
+        assert [str(problem) for problem in arguments.problems] == [
+            f"--speculative-config: {REFUSED['speculative_config'].why}"
+        ]
 
 
 def test_all_mistakes_are_told_at_once():

@@ -134,6 +134,8 @@ def test_a_model_of_the_users_own(tmp_path):
     (tmp_path / "mine" / "config.json").write_text(config.read_text())
     scenario, _ = written(tmp_path, "vllm serve me/mine", model=str(tmp_path / "mine"))
     assert scenario.model == "mine"
+    (tmp_path / "scenario.yaml").unlink()
+    assert written(tmp_path, "vllm serve $MODEL", model=LLAMA)[0].model == LLAMA
 
 
 def test_a_quantization_that_the_checkpoint_says_itself(tmp_path):
