@@ -55,9 +55,8 @@ def _of_resource(resource: Mapping[str, Any]) -> Iterator[Server]:
         return
     name = _mapping(resource.get("metadata")).get("name", "without a name")
     replicas = _whole(_mapping(resource.get("spec")).get("replicas"))
-    for pod in _pods(resource, set()):
-        selector = _mapping(pod.get("nodeSelector"))
-        product = next((str(selector[key]) for key in _GPU_LABELS if key in selector), None)
+    pods = (node for node in _mappings(resource, set()) if isinstance(node.get("containers"), list))
+    for pod in pods:
         for container in filter(None, map(_mapping, pod["containers"])):
             place = f"{resource.get('kind', 'resource')} {name}, container {container.get('name')}"
             words = [*_words(container.get("command")), *_words(container.get("args"))]
@@ -71,20 +70,30 @@ def _of_resource(resource: Mapping[str, Any]) -> Iterator[Server]:
                     place,
                     replicas=1 if replicas is None else replicas,
                     gpus=next((count for count in counts if count is not None), None),
-                    gpu_product=product,
+                    gpu_product=_gpu_product(pod),
                     image_tag=_tag(container),
                 )
 
 
-def _pods(node: Any, seen: set[int]) -> Iterator[Mapping[str, Any]]:
-    """Yield the mappings with a list of containers, each once, however often an alias names it."""
+def _mappings(node: Any, seen: set[int]) -> Iterator[Mapping[str, Any]]:
+    """Yield all mappings inside, each once, however often an alias names it."""
     if id(node) in seen or not isinstance(node, Mapping | list):
         return
     seen.add(id(node))
-    if isinstance(node, Mapping) and isinstance(node.get("containers"), list):
+    if isinstance(node, Mapping):
         yield node
     for inner in node.values() if isinstance(node, Mapping) else node:
-        yield from _pods(inner, seen)
+        yield from _mappings(inner, seen)
+
+
+def _gpu_product(pod: Mapping[str, Any]) -> str | None:
+    """Return the kind of GPU that the nodes of a pod must have, by selector or by affinity."""
+    selector = _mapping(pod.get("nodeSelector"))
+    asked = [str(selector[label]) for label in _GPU_LABELS if label in selector]
+    for rule in _mappings(pod.get("affinity"), set()):
+        if rule.get("key") in _GPU_LABELS and rule.get("operator") == "In":
+            asked += _words(rule.get("values"))
+    return asked[0] if len(set(asked)) == 1 else None
 
 
 def _of_compose(name: str, service: Mapping[str, Any]) -> Iterator[Server]:

@@ -119,6 +119,17 @@ def test_a_manifest_says_replicas_and_gpus():
         )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("values", "product"), [(["NVIDIA-L4"], "NVIDIA-L4"), (["NVIDIA-L4", "NVIDIA-A10"], None)]
+)
+def test_the_gpu_may_be_said_by_affinity(values, product):
+    rule = {"key": "nvidia.com/gpu.product", "operator": "In", "values": values}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    text = kubernetes({"image": IMAGE, "args": ["m"]}, pod={"affinity": affinity})
+    assert find_server(text).gpu_product == product
+
+
 def test_the_server_is_found_among_documents_and_containers():
     pod = """\
 apiVersion: v1
