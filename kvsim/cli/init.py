@@ -28,7 +28,11 @@ def init(
         str | None, typer.Option(help="What the server logged about its KV cache, pasted.")
     ] = None,
 ) -> None:
-    """Write a scenario for a server that exists; what had to be assumed is told on stderr."""
+    """Write the scenario of a server that exists.
+
+    What had to be assumed stands in the file and on stderr. Exit code: 0 written, 2 something can't
+    be translated: all of it is told, and nothing is written.
+    """
     from kvsim.errors import InputError, Problem
     from kvsim.from_server.draft import Additions, draft_of
     from kvsim.from_server.find import find_server
