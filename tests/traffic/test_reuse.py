@@ -1,13 +1,17 @@
 """The hit curve against a cache that is really kept, block by block."""
 
+from itertools import takewhile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.engine.content import Paths
 from kvsim.traffic.reuse import hit_curve
 from kvsim.workload.requests import Segments
-from kvsim.workload.traces import Trace
+from kvsim.workload.traces import Trace, read_trace
 
 
 def log(requests: list[tuple[list[tuple[int, int]], int, int]]) -> Trace:
@@ -60,7 +64,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(REQUESTS, st.integers(1, 4))
 def test_every_cache_size_finds_what_a_kept_cache_finds(requests, block):
     trace = log(requests)
@@ -105,3 +109,19 @@ def test_a_log_in_which_nothing_returns():
     assert (curve.unbounded, curve.enough_tokens) == (0.0, 0)
     assert curve.hit_rates(np.array([0, 10**9])).tolist() == [0.0, 0.0]
     assert curve.smallest_for(0.9) == 0
+
+
+def test_a_published_log_against_the_engines_own_block_keys():
+    """The engine numbers paths and blocks by itself; an unbounded cache is a set of its keys."""
+    trace = read_trace(Path(__file__).parents[1] / "data/traces/mooncake_conversation.jsonl")
+    paths, kept, found = Paths(), set(), 0
+    lengths = zip(trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True)
+    for request, (prompt, output) in enumerate(lengths):
+        content = paths.chain(*trace.segments.of(request))
+        sought = content.block_keys(0, (prompt - 1) // 16, 16)
+        found += 16 * sum(1 for _ in takewhile(kept.__contains__, sought))
+        kept.update(content.block_keys(0, (prompt + output - 1) // 16, 16))
+    curve = hit_curve(trace)
+    assert found > 0
+    assert curve.unbounded == pytest.approx(found / trace.prompt_tokens.sum())
+    assert curve.distinct_blocks == len(kept)
