@@ -89,7 +89,8 @@ def _document(path: Path, layout: Layout) -> Batch:
         content = file.read()
     try:
         columns = layout.rows(json.loads(_without_bom(content)))  # type: ignore[misc]
-        arrays = {name: pa.array(values) for name, values in columns.items()}
+        arrays = dict(zip(columns, pa.table(columns).columns, strict=True))
+        arrays = {name: _whole(column) for name, column in arrays.items()}
     except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
         raise InputError(Problem(f"is not in the form expected: {error!r}", str(path))) from error
     return Batch(arrays, _counted(1, len(next(iter(arrays.values())))))
@@ -183,36 +184,48 @@ def _json_lines(path: Path, schema: pa.Schema) -> Iterator[Batch]:
     line = 1
     with decompressed(path) as file:
         for block in _blocks(path, file, quoted=False):
-            lines = block.splitlines(keepends=True)
-            rows = [number for number, text in enumerate(lines) if text.strip()]
-            table, broken = _json_rows([lines[row] for row in rows], schema)
-            bad = tuple((line + rows[at], _shown(lines[rows[at]])) for at in broken)
-            places = np.delete(np.array(rows, dtype=np.int64), broken) + line
-            columns = {name: _whole(table.column(name)) for name in schema.names}
-            yield Batch(columns, places, bad, block, line)
-            line += len(lines)
+            yield _json_block(block, line, schema)
+            line += block.count(b"\n")
+
+
+def _json_block(block: bytes, line: int, schema: pa.Schema) -> Batch:
+    size = block.count(b"\n") + (not block.endswith(b"\n"))
+    table = _parsed(block, size, schema)
+    places, bad = _counted(line, size), []
+    if table is None:  # blank lines, or broken ones
+        lines = block.split(b"\n")
+        filled = [number for number, text in enumerate(lines) if text.strip()]
+        table, broken = _json_rows([lines[number] for number in filled], schema)
+        bad = [(line + filled[row], _shown(lines[filled[row]])) for row in broken]
+        places = np.delete(np.array(filled, dtype=np.int64) + line, broken)
+    columns = {name: _whole(table.column(name)) for name in schema.names}
+    return Batch(columns, places, tuple(bad), block, line)
 
 
 def _json_rows(lines: list[bytes], schema: pa.Schema) -> tuple[pa.Table, list[int]]:
     """Parse lines; those that don't parse are found by halving, and told by their number."""
-    options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    content = b"".join(lines)
-    try:
-        table = pa.json.read_json(
-            pa.BufferReader(content),
-            pa.json.ReadOptions(use_threads=False, block_size=len(content) + 1),
-            options,
-        )
-        if table.num_rows == len(lines):
-            return table, []
-    except ValueError:  # Arrow's, or text that is no UTF-8
-        pass
+    table = _parsed(b"\n".join(lines), len(lines), schema)
+    if table is not None:
+        return table, []
     if len(lines) == 1:
         return schema.empty_table(), [0]
     half = len(lines) // 2
     first, broken = _json_rows(lines[:half], schema)
     second, more = _json_rows(lines[half:], schema)
     return pa.concat_tables([first, second]), broken + [half + row for row in more]
+
+
+def _parsed(content: bytes, rows: int, schema: pa.Schema) -> pa.Table | None:
+    """Parse lines of JSON; None if that fails, or there are not so many rows."""
+    try:
+        table = pa.json.read_json(
+            pa.BufferReader(content),
+            pa.json.ReadOptions(use_threads=False, block_size=len(content) + 1),
+            pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except ValueError:  # Arrow's, or text that is no UTF-8
+        return None
+    return table if table.num_rows == rows else None
 
 
 def _blocks(path: Path, file: IO[bytes], quoted: bool) -> Iterator[bytes]:
