@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from kvsim.errors import InputError
+from kvsim.errors import InputError, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class EngineConfig:
     watermark: float = 0.0
     enable_prefix_caching: bool = False
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    max_num_scheduled_tokens: int | None = None
+    max_num_active_seqs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -32,8 +34,27 @@ class EngineConfig:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than "
                 f"max_num_seqs ({self.max_num_seqs}): a step could not give each its token"
             )
-        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+        for part, whole in (
+            ("max_num_scheduled_tokens", "max_num_batched_tokens"),
+            ("max_num_active_seqs", "max_num_seqs"),
+        ):
+            least, most = getattr(self, part) or 0, getattr(self, whole)
+            if least > most:
+                problem = f"{part} ({least}) is more than {whole} ({most})"
+                raise InputError(Problem(problem, path=f"engine.{part}"))
+        if not self.enable_chunked_prefill and self.step_tokens < self.max_model_len:
+            limit = "batched" if self.max_num_scheduled_tokens is None else "scheduled"
             raise InputError(
-                f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) "
+                f"without chunked prefill max_num_{limit}_tokens ({self.step_tokens}) "
                 f"must be at least max_model_len ({self.max_model_len})"
             )
+
+    @property
+    def step_tokens(self) -> int:
+        """Most tokens that a step computes (R2)."""
+        return self.max_num_scheduled_tokens or self.max_num_batched_tokens
+
+    @property
+    def running_seqs(self) -> int:
+        """Most requests that run at a time (R5)."""
+        return self.max_num_active_seqs or self.max_num_seqs

@@ -161,7 +161,8 @@ def _check(model: ModelSpec, engine: Engine, flags: MemoryFlags) -> None:
         _config(engine, flags, num_gpu_blocks=1)
     except InputError as error:
         problems += [
-            replace(problem, path="engine.max_num_batched_tokens") for problem in error.problems
+            replace(problem, path=problem.path or "engine.max_num_batched_tokens")
+            for problem in error.problems
         ]
     if problems:
         raise InputError(*problems)
@@ -180,6 +181,8 @@ def _config(engine: Engine, flags: MemoryFlags, num_gpu_blocks: int) -> EngineCo
         watermark=engine.watermark,
         enable_prefix_caching=engine.enable_prefix_caching,
         scheduling_policy=engine.scheduling_policy,
+        max_num_scheduled_tokens=engine.max_num_scheduled_tokens,
+        max_num_active_seqs=engine.max_num_active_seqs,
     )
 
 

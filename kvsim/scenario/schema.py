@@ -132,6 +132,10 @@ class Engine(Parameters):
     """Most sequences in a step; null: by the GPU's memory."""
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**20)
     """Token budget of a step; null: by the GPU's memory."""
+    max_num_scheduled_tokens: int | None = Field(default=None, ge=1, le=2**20)
+    """Token budget of a step, if it is less than max_num_batched_tokens."""
+    max_num_active_seqs: int | None = Field(default=None, ge=1, le=2**16)
+    """Most sequences that run at a time, if fewer than max_num_seqs."""
     gpu_memory_utilization: float = Field(default=GPU_MEMORY_UTILIZATION, gt=0, le=1)
     """Share of the GPU's memory that the engine may use."""
     block_size: int = Field(default=BLOCK_SIZE, ge=1, le=2**16)

@@ -39,6 +39,7 @@ class VllmScheduler:
         # Decoding requests by the step (modulo block size) in which they need a block, by rank.
         self._due: list[dict[int, Request]] = [{} for _ in range(max(1, self._growth_tokens))]
         self._next_rank = 0
+        self._step_tokens, self._most_running = config.step_tokens, config.running_seqs
         self._victim = VICTIMS[config.scheduling_policy]
         self._plan = Plan()
 
@@ -131,7 +132,7 @@ class VllmScheduler:
         decodes come off the budget first, and only the last prompt is ever cut.
         """
         cap_tokens = self._chunk_cap_tokens()
-        budget_tokens = self.config.max_num_batched_tokens - self.decode_seqs
+        budget_tokens = self._step_tokens - self.decode_seqs
         for request in self.prefilling:
             if request.rank > behind:
                 left_tokens = request.known_tokens - request.computed_tokens
@@ -190,11 +191,11 @@ class VllmScheduler:
         waiting = self.waiting
         cap_tokens = self._chunk_cap_tokens()
         chunks = list(plan.chunks)
-        budget_tokens = self.config.max_num_batched_tokens - plan.decode_seqs
+        budget_tokens = self._step_tokens - plan.decode_seqs
         budget_tokens -= sum(request.chunk_tokens for request in chunks)
         admitted = []
         while waiting:
-            if len(self.running) >= self.config.max_num_seqs:
+            if len(self.running) >= self._most_running:
                 plan.head_lacks = LACKS_SLOT
                 break
             request = waiting.head
