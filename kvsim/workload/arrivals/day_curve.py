@@ -112,7 +112,8 @@ class DayCurve(Policy):
         if self.noise_cv:
             refuse_pieces(end_ns / noise_ns, "a longer noise_period_s")
             steps_ns = np.arange(1, end_ns // noise_ns + 2) * noise_ns
-            bends_ns = np.union1d(bends_ns, steps_ns)
+            bends_ns = np.sort(np.concatenate([bends_ns, steps_ns]), kind="stable")
+            bends_ns = bends_ns[np.diff(bends_ns, prepend=0) > 0]  # np.unique took ten times longer
         ends_ns = bends_ns[: int(np.searchsorted(bends_ns, end_ns, side="right")) + 1]
         starts_ns = np.append(0, ends_ns[:-1])
         factors = self._noise(seed, starts_ns // noise_ns)
