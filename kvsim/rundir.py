@@ -22,7 +22,7 @@ from kvsim.scenario.variant import ResolvedVariant, scenario_hash
 from kvsim.simulate import Simulated, simulate
 from kvsim.tables import TABLES, Columns, TableWriter, read_table
 from kvsim.units import seconds_to_ns
-from kvsim.workload.build import file_digests
+from kvsim.workload.parameters import file_digests
 from kvsim.workload.requests import RequestTable
 
 MANIFEST = "manifest.json"

@@ -5,7 +5,7 @@ All times are integer nanoseconds of the simulated clock, all lengths are tokens
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +31,11 @@ HEAD_LACKS = ("nothing", "kv_blocks", "hole", "sequence_slot", "token_budget", "
 EVENT_KINDS = ("preempted", "resumed", "rejected", "evicted", "compacted")
 
 REQUESTS = (
-    Column("request", "count", "Number of the request in order of arrival, from 0"),
+    Column("request", "count", "Number of the request as its client drew it, from 0; retries follow"),
     Column("group", "count", "Request of the client; its samples (n > 1) share the number"),
+    Column("session", "count", "Conversation that it belongs to; the group's number if none is known"),
+    Column("attempt", "count", "0, or which retry of its client it is"),
+    Column("class", "code", "Class of traffic", ("all",)),
     Column("replica", "count", "Replica that served it, -1 if none did"),
     Column("prompt_tokens", "tokens", "Prompt length"),
     Column("max_tokens", "tokens", "Longest answer allowed"),
@@ -40,7 +43,7 @@ REQUESTS = (
     Column("arrival_ns", "ns", "Arrival at the server"),
     Column("admitted_ns", "ns", "First scheduled, -1 if never"),
     Column("first_token_ns", "ns", "First token produced, -1 if never"),
-    Column("finish_ns", "ns", "Last token produced, or rejection; -1 if unfinished"),
+    Column("finish_ns", "ns", "Last token, rejection, or its client gave up; -1 if unfinished"),
     Column("outcome", "code", "What became of it", OUTCOMES),
     Column("preemptions", "count", "How often it lost its KV cache"),
     Column("recomputed_tokens", "tokens", "Tokens computed again after preemptions"),
@@ -87,6 +90,16 @@ EVENTS = (
 )
 
 TABLES: Mapping[str, tuple[Column, ...]] = {"requests": REQUESTS, "steps": STEPS, "events": EVENTS}
+
+
+def tables_of(class_names: tuple[str, ...]) -> dict[str, tuple[Column, ...]]:
+    """Return the tables of a run whose traffic has these classes; none: all is one class."""
+    requests = tuple(
+        replace(column, codes=class_names) if class_names and column.name == "class" else column
+        for column in REQUESTS
+    )
+    return {**TABLES, "requests": requests}
+
 
 Columns = Mapping[str, NDArray[np.int64]]
 

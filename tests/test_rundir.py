@@ -95,7 +95,7 @@ def test_a_run_carries_the_manifest_that_it_wrote(tmp_path, monkeypatch):
         digested.append(path.name)
         return content_digest(path)
 
-    monkeypatch.setattr("kvsim.workload.build.content_digest", digest)
+    monkeypatch.setattr("kvsim.workload.parameters.content_digest", digest)
     rows = "".join(f"{10 * number},5\n" for number in range(1, 9))
     (tmp_path / "l.csv").write_text(f"prompt_tokens,output_tokens\n{rows}")
     start, end = SCENARIO.index("  lengths:"), SCENARIO.index("  num_requests:")

@@ -54,6 +54,7 @@ class Relabelled:
     """Round robin over replicas with other numbers."""
 
     shares_queue = False
+    view_delay_ns = 0
 
     def __init__(self, numbers):
         self.numbers = numbers

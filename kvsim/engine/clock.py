@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 from simpy import Environment, Event
-from simpy.events import URGENT
+from simpy.events import NORMAL, URGENT, EventPriority
+
+LATE = EventPriority(NORMAL + 1)
 
 
 class Clock(Environment):
@@ -32,11 +34,11 @@ class Alarm(Event):
         return self
 
 
-class ArrivalInstant(Event):
-    """A timeout at which requests arrive: it precedes the steps that end or start at that time."""
+class Instant(Event):
+    """A timeout at which clients act: before the steps that end or start then, or after them."""
 
-    def __init__(self, clock: Clock, delay_ns: int) -> None:
+    def __init__(self, clock: Clock, delay_ns: int, late: bool = False) -> None:
         super().__init__(clock)
         self._ok = True
         self._value = None
-        clock.schedule(self, priority=URGENT, delay=delay_ns)
+        clock.schedule(self, priority=LATE if late else URGENT, delay=delay_ns)

@@ -1,18 +1,16 @@
-"""The clients' side: arrivals reach a replica, and each request that leaves becomes a row."""
+"""Between clients and replicas: requests are routed, and each that leaves becomes a row."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from simpy import Event
 
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import KVAllocator
-from kvsim.engine.clock import ArrivalInstant, Clock
+from kvsim.engine.clients import Clients, RequestReader
+from kvsim.engine.clock import Clock
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.content import Paths
 from kvsim.engine.laws import Population, StepLaws
 from kvsim.engine.loads import ReplicaLoad
 from kvsim.engine.recorder import Recorder, Sink
@@ -24,13 +22,13 @@ from kvsim.engine.schedulers.queues import new_queue
 from kvsim.engine.schedulers.vllm import VllmScheduler
 from kvsim.errors import require
 from kvsim.tables import EVENT_KINDS, OUTCOMES
-from kvsim.workload.requests import NO_LIMIT, RequestTable
+from kvsim.workload.requests import RequestTable
 
 FINISHED = OUTCOMES.index("finished")
 REJECTED = OUTCOMES.index("rejected")
 UNFINISHED = OUTCOMES.index("unfinished")
+TIMED_OUT = OUTCOMES.index("timed_out")
 REJECTION = EVENT_KINDS.index("rejected")
-ROWS_AT_A_TIME = 8192
 
 Progress = Callable[[int, int], None]  # simulated ns, requests that have left
 BuildScheduler = Callable[[EngineConfig, KVAllocator, WaitingQueue], Scheduler]
@@ -57,6 +55,16 @@ class RunTotals:
     end_ns: int
     steps: int
     timeouts: int
+    retried_rows: tuple[int, ...]  # of the request table, of each request beyond its last row
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """What a client had got when it went away."""
+
+    time_ns: int
+    first_token_ns: int
+    output_tokens: int
 
 
 class Cluster:
@@ -66,13 +74,12 @@ class Cluster:
         self, requests: RequestTable, fleet: Fleet, sink: Sink, progress: Progress | None = None
     ) -> None:
         """Prepare a run whose rows go to `sink` in chunks."""
-        self._requests = requests
         self._fleet = fleet
         self._progress = progress
         self._population = Population()
         self._present: dict[int, Request] = {}
         self._answers_tokens: dict[int, int] = {}  # of the present ones: not for policies to see
-        self._instants = 0
+        self._gone: dict[int, _Gone] = {}  # present requests whose clients are gone
         self._clock = Clock()
         allocators = [fleet.build_allocator(self._answer_tokens) for _ in range(fleet.replicas)]
         self._allocators = allocators
@@ -80,9 +87,11 @@ class Cluster:
         self._loads = [ReplicaLoad(each, self._clock, delay_ns) for each in allocators]
         self._step_laws = StepLaws(allocators[0].capacity_tokens, fleet.replicas)
         self._recorder = Recorder(self._checked(sink))
-        # The source starts before the replicas do, so that requests at time 0 are seen at once.
-        self._clock.process(self._arrive())
-        policy = fleet.config.scheduling_policy
+        # Clients start before the replicas do, so that requests at time 0 are seen at once.
+        config = fleet.config
+        reader = RequestReader(requests, config.max_model_len, config.enable_prefix_caching)
+        self._clients = Clients(self._clock, requests, reader, self)
+        policy = config.scheduling_policy
         shared = new_queue(policy)
         self._replicas = [
             self._replica(index, each, shared if fleet.router.shares_queue else new_queue(policy))
@@ -105,14 +114,18 @@ class Cluster:
         law = "a run that is not cut leaves no request unfinished"
         require(drained or until_ns is not None, law)
         for replica in self._replicas:
-            for request in replica.interrupt():
-                self._leave(request, replica.index, UNFINISHED)
+            replica.interrupt()
         for request in list(self._present.values()):
-            self._leave(request, -1, UNFINISHED)
+            self._leave(request, UNFINISHED)
         self._recorder.flush()
         self._check_laws(drained)
         steps = sum(replica.step for replica in self._replicas)
-        return RunTotals(self._clock.now, steps, steps + self._instants)
+        return RunTotals(
+            self._clock.now,
+            steps,
+            steps + self._clients.instants,
+            tuple(self._clients.retried_rows),
+        )
 
     def _replica(self, index: int, allocator: KVAllocator, waiting: WaitingQueue) -> Replica:
         return Replica(
@@ -126,34 +139,25 @@ class Cluster:
             self._fleet.copy_ns_per_token,
         )
 
-    def _arrive(self) -> Generator[Event, Any, None]:
-        """Walk the request table: one timeout for each instant at which requests arrive."""
-        clock = self._clock
-        for arrival_ns, request, answer_tokens in read_requests(
-            self._requests,
-            self._fleet.config.max_model_len,
-            with_contents=self._fleet.config.enable_prefix_caching,
-        ):
-            if arrival_ns > clock.now:
-                self._instants += 1
-                yield ArrivalInstant(clock, arrival_ns - clock.now)
-            self._take_in(request, answer_tokens)
+    # Requests come
 
-    def _take_in(self, request: Request, answer_tokens: int) -> None:
+    def take_in(self, request: Request, answer_tokens: int) -> None:
+        """Take a request that arrives now, and send it to a replica."""
         self._population.arrive(self._clock.now)
         self._present[request.number] = request
         self._answers_tokens[request.number] = answer_tokens
         if why_never(request, self._fleet.config, self._allocators[0]):
-            self._leave(request, -1, REJECTED)
+            self._leave(request, REJECTED)
+            self._clients.left(request, answered=False)
             return
         router = self._fleet.router
         if router.shares_queue:
             self._replicas[0].scheduler.enqueue(request)
             self.requeued()
         else:
-            index = router.choose(request, self._loads)
-            self._loads[index].add(request)
-            replica = self._replicas[index]
+            request.replica = router.choose(request, self._loads)
+            self._loads[request.replica].add(request)
+            replica = self._replicas[request.replica]
             replica.scheduler.enqueue(request)
             replica.wake()
 
@@ -165,44 +169,70 @@ class Cluster:
                     replica.wake()
                     break
 
-    def finished(self, request: Request, replica: int) -> None:
-        """Take a request that has ended on a replica now."""
-        if not self._fleet.router.shares_queue:
-            self._loads[replica].remove(request)
-        self._leave(request, replica, FINISHED)
+    # Requests leave
 
-    def _leave(self, request: Request, replica: int, outcome: int) -> None:
+    def finished(self, request: Request) -> None:
+        """Take a request that has ended now: its answer is complete, or it was abandoned."""
+        if not self._fleet.router.shares_queue:
+            self._loads[request.replica].remove(request)
+        if request.number in self._gone:
+            self._leave(request, TIMED_OUT)
+        else:
+            self._leave(request, FINISHED)
+            self._clients.left(request, answered=True)
+
+    def give_up(self, number: int) -> None:
+        """Free what a request holds whose client is gone; a step in flight is completed first."""
+        request = self._present[number]
+        self._gone[number] = _Gone(
+            self._clock.now, request.first_token_ns, self._delivered_tokens(request)
+        )
+        self._replicas[max(0, request.replica)].abort(request)
+
+    def _delivered_tokens(self, request: Request) -> int:
+        """Return how many tokens of its answer the client has got by now."""
+        if not request.decoding:
+            return request.generated_tokens
+        computed_tokens = request.computed_before(self._replicas[request.replica].step)
+        return computed_tokens - request.prompt_tokens + 1
+
+    def _leave(self, request: Request, outcome: int) -> None:
         """Write the row of a request that leaves now; an unfinished one has no finish time."""
         now_ns = self._clock.now
         number = request.number
         del self._present[number]
         del self._answers_tokens[number]
+        finish_ns = -1 if outcome == UNFINISHED else now_ns
+        first_token_ns, output_tokens = request.first_token_ns, request.generated_tokens
         if outcome == FINISHED:
-            admitted_ns, first_token_ns = request.admitted_ns, request.first_token_ns
             require(
-                request.arrival_ns <= admitted_ns < first_token_ns <= now_ns,
+                request.arrival_ns <= request.admitted_ns < first_token_ns <= now_ns,
                 "a request arrives, is admitted, gets its first token, and finishes, in this order",
-            )
-            self._population.note_tokens(
-                request.generated_tokens,
-                request.computed_tokens + request.lost_tokens - request.hit_tokens,
             )
         elif outcome == REJECTED:
             row = (-1, now_ns, -1, number, REJECTION, request.prompt_tokens, 0)
             self._recorder.add("events", *row)
+        gone = self._gone.pop(number, None)
+        if gone is not None:
+            outcome, finish_ns = TIMED_OUT, gone.time_ns
+            first_token_ns, output_tokens = gone.first_token_ns, gone.output_tokens
+        self._population.note_tokens(request)
         self._population.leave(request.arrival_ns, now_ns, outcome)
         self._recorder.add(
             "requests",
             number,
             request.group,
-            replica,
+            request.session,
+            request.attempt,
+            request.traffic_class,
+            request.replica if request.admitted_ns >= 0 else -1,
             request.prompt_tokens,
             request.max_tokens,
-            request.generated_tokens,
+            output_tokens,
             request.arrival_ns,
             request.admitted_ns,
-            request.first_token_ns,
-            -1 if outcome == UNFINISHED else now_ns,
+            first_token_ns,
+            finish_ns,
             outcome,
             request.preemptions,
             request.recomputed_tokens,
@@ -238,39 +268,6 @@ class Cluster:
             sum(replica.held_tokens + replica.inside_tokens for replica in self._replicas) == 0,
             "no KV slot is held for a request that has left",
         )
-
-
-def read_requests(
-    requests: RequestTable, max_model_len: int, with_contents: bool = False
-) -> Iterator[tuple[int, Request, int]]:
-    """Yield (arrival ns, request, true answer length) row by row.
-
-    `max_tokens` is the client's limit, or what the context length leaves; the answer ends at it.
-    """
-    paths, segments = Paths(), requests.segments
-    number = 0
-    for start in range(0, len(requests), ROWS_AT_A_TIME):
-        rows = slice(start, start + ROWS_AT_A_TIME)
-        for arrival_ns, prompt, output, limit, group in zip(
-            requests.arrival_ns[rows].tolist(),
-            requests.prompt_tokens[rows].tolist(),
-            requests.output_tokens[rows].tolist(),
-            requests.max_tokens[rows].tolist(),
-            requests.group[rows].tolist(),
-            strict=True,
-        ):
-            content = None
-            if with_contents:
-                content = (
-                    paths.chain(*segments.of(number))
-                    if segments
-                    else paths.unique(group, number, prompt)
-                )
-            room = max_model_len - prompt
-            max_tokens = room if limit == NO_LIMIT else min(limit, room)
-            request = Request(number, group, arrival_ns, prompt, max_tokens, content)
-            yield arrival_ns, request, min(output, max_tokens)
-            number += 1
 
 
 def why_never(request: RequestView, config: EngineConfig, allocator: KVAllocator) -> str:

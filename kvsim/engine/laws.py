@@ -7,13 +7,13 @@ defect of kvsim, never of the input: it raises `BrokenLawError` and no result is
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.engine.request import Request
 from kvsim.errors import require
 from kvsim.tables import EVENT_KINDS, EVENTS, OUTCOMES, STEPS
 
 _COLUMN = {column.name: index for index, column in enumerate(STEPS)}
 _EVENT = [column.name for column in EVENTS].index("event")
 _RESUMED = EVENT_KINDS.index("resumed")
-_FINISHED = OUTCOMES.index("finished")
 _POOL = [_COLUMN[column.name] for column in STEPS if column.name.startswith("kv_")]
 
 
@@ -60,7 +60,7 @@ class StepLaws:
             "tokens computed in steps = tokens computed for requests",
         )
         # The token after a prompt, computed for the first time or again, comes with its chunk.
-        prompts = population.outcomes[_FINISHED] + self._resumed
+        prompts = population.answers + self._resumed
         require(
             self._decoded_tokens == population.generated_tokens - prompts,
             "tokens decoded in steps = tokens generated but for those that end a prompt",
@@ -74,6 +74,7 @@ class Population:
         "_area",
         "_now_ns",
         "_sojourns_ns",
+        "answers",
         "arrived",
         "computed_tokens",
         "generated_tokens",
@@ -89,6 +90,7 @@ class Population:
         self.outcomes = [0] * len(OUTCOMES)
         self.computed_tokens = 0  # by requests that have left, recomputation included
         self.generated_tokens = 0
+        self.answers = 0  # begun: a first token was generated
         self._area = 0
         self._now_ns = 0
         self._sojourns_ns = 0
@@ -107,10 +109,12 @@ class Population:
         self.outcomes[outcome] += 1
         self._sojourns_ns += now_ns - arrival_ns
 
-    def note_tokens(self, generated_tokens: int, computed_tokens: int) -> None:
-        """Count the tokens generated and computed for a request that finished."""
+    def note_tokens(self, request: Request) -> None:
+        """Count the tokens generated and computed for a request that leaves."""
+        generated_tokens = request.generated_tokens
         self.generated_tokens += generated_tokens
-        self.computed_tokens += computed_tokens
+        self.answers += generated_tokens > 0
+        self.computed_tokens += request.computed_tokens + request.lost_tokens - request.hit_tokens
 
     def check(self) -> None:
         """Check the laws once all have left."""

@@ -22,8 +22,8 @@ NO_CHUNKS = (0.0, 0, 0, 0, 0)
 class Home(Protocol):
     """Where the requests of a replica come from and go to."""
 
-    def finished(self, request: Request, replica: int) -> None:
-        """Take a request that has ended now."""
+    def finished(self, request: Request) -> None:
+        """Take a request that has ended now, complete or aborted."""
         ...
 
     def requeued(self) -> None:
@@ -79,6 +79,7 @@ class Replica:
         self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
         self._growth_tokens = self.allocator.growth_tokens
         self._copy_ns_per_token = copy_ns_per_token
+        self._aborted: list[Request] = []  # running, to be dropped after the step in flight
         self._wakeup: Event | None = None
         clock.process(self._run())
 
@@ -103,13 +104,20 @@ class Replica:
             self._wakeup.succeed()
             self._wakeup = None
 
-    def interrupt(self) -> list[Request]:
-        """Return the running requests, their counters as they were before the step in flight."""
-        running = list(self.scheduler.running.values())
-        for request in running:
+    def abort(self, request: Request) -> None:
+        """Drop a request: at once if it waits, else when the step in flight has ended."""
+        if request.rank >= 0:
+            self._aborted.append(request)
+        else:
+            self.scheduler.withdraw(request)
+            request.computed_tokens = 0  # it holds none: they are among the lost ones
+            self._home.finished(request)
+
+    def interrupt(self) -> None:
+        """Bring the counters of running requests to what they were before the step in flight."""
+        for request in self.scheduler.running.values():
             if request.decoding:
                 request.stop_decoding(self.step)
-        return running
 
     def _run(self) -> Generator[Event, Any, None]:
         scheduler, schedule, ending = self.scheduler, self.scheduler.schedule, self._ending
@@ -122,6 +130,8 @@ class Replica:
             yield set_alarm(self._begin(plan))
             if plan.chunks or self.step in ending:
                 self._complete(plan)
+            if self._aborted:
+                self._drop_aborted()
             self.step += 1
 
     # A step begins
@@ -203,6 +213,7 @@ class Replica:
 
     def _note_admitted(self, plan: Plan) -> None:
         for request in plan.admitted:
+            request.replica = self.index  # a common queue doesn't know before
             cached_tokens = request.computed_tokens
             self.held_tokens += cached_tokens
             if request.admitted_ns < 0:
@@ -276,9 +287,20 @@ class Replica:
 
     def _end(self, request: Request) -> None:
         self.scheduler.finish(request, self.step + 1)
+        request.rank = -1
         self._last_steps.pop(request.number, None)
         self._disown(request)
-        self._home.finished(request, self.index)
+        self._home.finished(request)
+
+    def _drop_aborted(self) -> None:
+        """End the aborted requests, unless the step that ended now has completed them."""
+        for request in self._aborted:
+            if request.rank >= 0:
+                last_step = self._last_steps.get(request.number)
+                if last_step is not None:
+                    self._ending[last_step].remove(request)
+                self._end(request)
+        self._aborted.clear()
 
     def _disown(self, request: Request) -> None:
         self.held_tokens -= request.computed_tokens

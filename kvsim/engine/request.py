@@ -59,6 +59,8 @@ class Request:
     __slots__ = (
         "admitted_ns",
         "arrival_ns",
+        "attempt",
+        "bundle",
         "cached_tokens",
         "chunk_tokens",
         "computed_tokens",
@@ -79,7 +81,9 @@ class Request:
         "prompt_tokens",
         "rank",
         "recomputed_tokens",
+        "replica",
         "session",
+        "traffic_class",
     )
 
     def __init__(
@@ -99,6 +103,10 @@ class Request:
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
         self.session = session
+        self.traffic_class = 0
+        self.attempt = 0  # of its client, from 0
+        self.bundle = -1  # its client's number for what was sent at once
+        self.replica = -1  # where it was sent, or, with a common queue, admitted
         self.priority = priority
         self.content = content  # what its tokens are; None if nobody asks
         self.generated_tokens = 0

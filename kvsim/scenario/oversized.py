@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from kvsim.engine.cluster import read_requests, why_never
+from kvsim.engine.clients import RequestReader
+from kvsim.engine.cluster import why_never
 from kvsim.errors import InputError, Problem
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.variant import ResolvedVariant
@@ -38,7 +39,9 @@ def _oversized(variant: ResolvedVariant, requests: RequestTable) -> list[str]:
     answers: dict[int, int] = {}
     allocator = variant.build_allocator(lambda request: answers[request.number])
     found = []
-    for _, request, answer_tokens in read_requests(requests, variant.engine.max_model_len):
+    reader = RequestReader(requests, variant.engine.max_model_len, with_contents=False)
+    for row in range(len(requests)):
+        request, answer_tokens = reader.read(row, row, 0)
         answers[request.number] = answer_tokens
         reason = why_never(request, variant.engine, allocator)
         if reason:

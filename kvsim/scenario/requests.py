@@ -41,13 +41,5 @@ def draw_requests(file: ScenarioFile, variants: Mapping[str, ResolvedVariant]) -
 
 def _cut(requests: RequestTable, until_ns: int) -> RequestTable:
     """Return the requests that arrive before `until_ns`, which ends their horizon."""
-    kept = slice(int(np.searchsorted(requests.arrival_ns, until_ns)))
-    return replace(
-        requests,
-        arrival_ns=requests.arrival_ns[kept],
-        prompt_tokens=requests.prompt_tokens[kept],
-        output_tokens=requests.output_tokens[kept],
-        max_tokens=requests.max_tokens[kept],
-        group=requests.group[kept],
-        horizon_ns=min(requests.horizon_ns, until_ns),
-    )
+    kept = requests.head(int(np.searchsorted(requests.arrival_ns, until_ns)))
+    return replace(kept, horizon_ns=min(requests.horizon_ns, until_ns))

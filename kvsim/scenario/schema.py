@@ -31,8 +31,8 @@ from kvsim.gpu import CustomGpu
 from kvsim.memory import refuse_several_kv_sizes
 from kvsim.metrics.targets import check_targets
 from kvsim.policy import Parameters, Policy, policies_in, union_of
-from kvsim.workload.build import Workload
 from kvsim.workload.limits import Printable, Seconds, Tokens
+from kvsim.workload.parameters import Workload
 
 BASE = "base"  # name of the scenario without any override
 MOST_BLOCKS = 10**8  # of a KV cache; a list of more free blocks would not fit the memory

@@ -1,86 +1,42 @@
-"""Parameters of a workload and a seed → the request table."""
+"""Parameters of a workload and a seed → the request table.
 
-from typing import TYPE_CHECKING, Literal
+Each class of traffic is drawn by itself; then all sessions are put in order of their beginning.
+Every draw has a stream of its own, so that a change in one leaves the others alone.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator, model_validator
 
-import kvsim.workload.arrivals
-import kvsim.workload.lengths
 from kvsim.errors import InputError
-from kvsim.policy import Parameters, union_of
 from kvsim.rng import stream
-from kvsim.units import seconds_to_ns
-from kvsim.workload.arrivals import ArrivalProcess, Arrivals
-from kvsim.workload.files import ReadsFile, content_digest
-from kvsim.workload.lengths import LengthLaw
+from kvsim.units import NS_PER_S, seconds_to_ns
+from kvsim.workload.arrivals import Arrivals, Users
 from kvsim.workload.limits import why_too_many
-from kvsim.workload.requests import NO_LIMIT, RequestTable
+from kvsim.workload.merge import Part, merge
+from kvsim.workload.parameters import Member, Source, Workload
+from kvsim.workload.prompts import PromptLaw, Prompts
+from kvsim.workload.prompts.unrelated import Unrelated
+from kvsim.workload.requests import RequestTable
+from kvsim.workload.traces import Trace
 
-if TYPE_CHECKING:
-    AnyArrivals = ArrivalProcess
-    AnyLengths = LengthLaw
-else:
-    AnyArrivals = union_of(kvsim.workload.arrivals)
-    AnyLengths = union_of(kvsim.workload.lengths)
-
-_LARGEST_LIMIT_TOKENS = 10**9  # some clients say it for "no limit"
+Ints = NDArray[np.int64]
 
 
-class Workload(Parameters):
-    """What the clients send. The same requests are shown to all variants of a scenario."""
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """Gives each class its streams: `lengths`, or `chat/lengths` for a class named chat."""
 
-    arrivals: AnyArrivals
-    """When requests arrive."""
-    lengths: AnyLengths
-    """How long prompts and answers are."""
-    num_requests: int | None = Field(default=None, ge=1, le=10**8)
-    """So many requests; null: as many as arrive within `duration_s` or the trace holds."""
-    duration_s: float | None = Field(default=None, gt=0, le=1e9)
-    """Arrivals stop after it, and it is the horizon of all rates; null: the arrivals decide."""
-    n: int = Field(default=1, ge=1, le=1024)
-    """Samples of each request (parallel sampling): answers to one prompt."""
-    max_tokens: int | Literal["output"] | None = None
-    """The client's limit on the answer: a number; "output": exactly the true length, as benchmark
-    clients with `ignore_eos` ask for; null: what the context length leaves."""
+    seed: int
+    replication: int
 
-    @model_validator(mode="after")
-    def _parts_fit(self) -> "Workload":
-        if self.keeps_recorded_lengths and self.arrivals.kind != "trace":
-            raise ValueError("lengths of kind trace need a file, or arrivals of kind trace")
-        too_many = why_too_many(self.foreseen_requests)
-        if too_many:
-            raise ValueError(too_many)
-        return self
-
-    @field_validator("max_tokens")
-    @classmethod
-    def _limit_in_range(cls, limit: int | str | None) -> int | str | None:
-        if isinstance(limit, int) and not 1 <= limit <= _LARGEST_LIMIT_TOKENS:
-            raise ValueError(f"must be from 1 to {_LARGEST_LIMIT_TOKENS}, not {limit}")
-        return limit
-
-    @property
-    def foreseen_requests(self) -> float:
-        """Mean number of requests, samples included, before any is drawn; 0 if a trace decides."""
-        rate_per_s = getattr(self.arrivals, "rate_per_s", 0.0)
-        ends = [float(self.num_requests)] if self.num_requests is not None else []
-        if self.duration_s is not None:
-            ends.append(rate_per_s * self.duration_s)
-        return min(ends, default=0.0) * self.n
-
-    @property
-    def keeps_recorded_lengths(self) -> bool:
-        """Whether requests have the lengths that were recorded with their arrivals."""
-        return self.lengths.kind == "trace" and getattr(self.lengths, "file", None) is None
+    def of(self, name: str, what: str) -> np.random.Generator:
+        return stream(self.seed, f"{name}/{what}" if name else what, self.replication)
 
 
 def build_requests(workload: Workload, seed: int, replication: int = 0) -> RequestTable:
     """Draw all requests of a run.
-
-    Arrivals, lengths, and the lengths of further samples each have a stream of their own, so that
-    a change in one leaves the others alone.
 
     Args:
         workload: What to draw.
@@ -92,71 +48,158 @@ def build_requests(workload: Workload, seed: int, replication: int = 0) -> Reque
             there are more requests than a run holds.
     """
     _refuse_many(workload.foreseen_requests)
-    duration_ns = None if workload.duration_s is None else seconds_to_ns(workload.duration_s)
-    arrivals = workload.arrivals.arrivals(
-        workload.num_requests, duration_ns, stream(seed, "arrivals", replication)
-    )
-    if not len(arrivals.times_ns):
+    draws = _Draws(seed, replication)
+    parts: list[Part] = []
+    horizon_ns = 0
+    for number, source in enumerate(workload.sources()):
+        arrivals, drawn = _draw_source(workload, number, source, draws)
+        parts += drawn
+        horizon_ns = max(horizon_ns, arrivals.horizon_ns)
+    if not any(len(part) for part in parts):
         raise InputError("no request arrives within duration_s")
-    _refuse_many(len(arrivals.times_ns) * workload.n)
-    recorded = arrivals.recorded if workload.keeps_recorded_lengths else None
-    if recorded is not None:
-        prompt, output = recorded.prompt_tokens, recorded.output_tokens
-    else:
-        prompt, output = workload.lengths.lengths_tokens(
-            len(arrivals.times_ns), stream(seed, "lengths", replication)
+    _refuse_many(sum(part.outputs.size for part in parts))
+    return merge(workload, parts, horizon_ns)
+
+
+# One source: its arrivals, and its classes' requests
+
+
+def _draw_source(
+    workload: Workload, number: int, source: Source, draws: _Draws
+) -> tuple[Arrivals, list[Part]]:
+    """Draw the sessions of a source, and share them among its classes."""
+    assert source.arrivals is not None, "checked when the workload was read"
+    duration_ns = None if workload.duration_s is None else seconds_to_ns(workload.duration_s)
+    laws = [_law_of(member) for member in source.members]
+    plan = None
+    sessions = source.num_requests
+    if sessions is not None:
+        plan = _plan(source, laws, sessions, draws)
+        sessions = len(plan[0])
+    arrivals = source.arrivals.arrivals(sessions, duration_ns, draws.of(source.name, "arrivals"))
+    count = len(arrivals.times_ns)
+    _refuse_many(count * workload.n)
+    classes, turns = plan or _plan(source, laws, count, draws, whole=True)
+    classes, turns = classes[:count], turns[:count]
+    _refuse_many(float(turns.sum()) * workload.n)
+    parts = []
+    for place, (member, law) in enumerate(zip(source.members, laws, strict=True)):
+        mine = np.flatnonzero(classes == place)
+        recorded = _recorded(member, law, arrivals, mine, turns[mine])
+        prompts = _draw_prompts(member, law, turns[mine], recorded, draws)
+        group_place = np.repeat(mine, prompts.turns)
+        part = Part(
+            member,
+            number,
+            group_place,
+            arrivals.times_ns[group_place],
+            prompts,
+            _draw_outputs(workload, member, prompts, recorded, draws),
+            _of_users(arrivals.users, group_place),
+            recorded,
+            _draw_retries_ns(member, len(group_place), draws),
         )
-    more = _further_samples(
-        workload, output, recorded is not None, stream(seed, "samples", replication)
-    )
-    return _table(workload, arrivals, prompt, np.column_stack([output, more]))
+        parts.append(part)
+    return arrivals, parts
 
 
-def file_digests(workload: Workload) -> dict[str, str]:
-    """Return the SHA-256 of each file that the workload reads, by its path as written."""
-    digests: dict[str, str] = {}
-    for part in (workload.arrivals, workload.lengths):
-        if isinstance(part, ReadsFile) and part.file is not None:
-            digests[part.file] = content_digest(part.path)
-    return digests
+def _of_users(users: Users | None, place: Ints) -> Users | None:
+    return None if users is None else Users(users.starts_ns, users.think_ns[place])
+
+
+def _law_of(member: Member) -> PromptLaw:
+    law: PromptLaw | None = member.parameters.prompts
+    return Unrelated() if law is None else law
+
+
+def _plan(
+    source: Source, laws: list[PromptLaw], count: int, draws: _Draws, whole: bool = False
+) -> tuple[Ints, Ints]:
+    """Return the class and the number of turns of each session.
+
+    With `whole` there are `count` sessions, otherwise as many as make `count` requests.
+    """
+    classes = np.zeros(count, dtype=np.int64)
+    if len(laws) > 1:
+        weights = np.array([member.weight for member in source.members])
+        rng = draws.of(source.name, "classes")
+        classes = rng.choice(len(laws), size=count, p=weights / weights.sum())
+    turns = np.zeros(count, dtype=np.int64)
+    for place, (member, law) in enumerate(zip(source.members, laws, strict=True)):
+        mine = np.flatnonzero(classes == place)
+        turns[mine] = law.turns(len(mine), draws.of(member.name, "turns"))
+    if whole:
+        return classes, turns
+    total = np.cumsum(turns)
+    sessions = int(np.searchsorted(total, count)) + 1
+    turns = turns[:sessions].copy()
+    turns[-1] -= total[sessions - 1] - count
+    return classes[:sessions], turns
+
+
+def _recorded(
+    member: Member, law: PromptLaw, arrivals: Arrivals, mine: Ints, turns: Ints
+) -> Trace | None:
+    """Return the recorded requests that a class consists of, if it keeps their lengths."""
+    if arrivals.recorded is None or not member.keeps_recorded_lengths:
+        return None
+    if int(turns.sum()) != len(mine):
+        raise InputError(
+            f"prompts of kind {law.kind} add turns, but the trace's requests were recorded one by "
+            "one: take lengths of another kind, or of kind trace with a file"
+        )
+    return arrivals.recorded.take(mine)
+
+
+def _draw_prompts(
+    member: Member, law: PromptLaw, turns: Ints, recorded: Trace | None, draws: _Draws
+) -> Prompts:
+    if recorded is not None:
+        lengths = recorded.prompt_tokens, recorded.output_tokens
+        if member.parameters.prompts is None:
+            return Prompts(*lengths, turns, recorded.segments)
+    else:
+        assert member.parameters.lengths is not None, "checked when the workload was read"
+        rng = draws.of(member.name, "lengths")
+        lengths = member.parameters.lengths.lengths_tokens(int(turns.sum()), rng)
+    return law.prompts(turns, *lengths, draws.of(member.name, "prompts"))
+
+
+def _draw_outputs(
+    workload: Workload, member: Member, prompts: Prompts, recorded: Trace | None, draws: _Draws
+) -> Ints:
+    """Return the answer lengths of all samples, shape (requests, n).
+
+    Further samples come from the same law, without regard to the prompt: of recorded requests
+    only one answer is known.
+    """
+    output = prompts.output_tokens
+    shape = (len(output), workload.n - 1)
+    rng = draws.of(member.name, "samples")
+    if not output.size or workload.n == 1:
+        further = np.zeros(shape, dtype=np.int64)
+    elif recorded is not None:
+        further = rng.choice(output, size=shape)
+    else:
+        assert member.parameters.lengths is not None, "checked when the workload was read"
+        law = member.parameters.lengths
+        further = law.lengths_tokens(shape[0] * shape[1], rng)[1].reshape(shape)
+    return np.column_stack([output, further])
+
+
+def _draw_retries_ns(member: Member, requests: int, draws: _Draws) -> Ints:
+    """Return each client's waits before its retries, shape (requests, retries)."""
+    retries = member.parameters.retries
+    if retries is None:
+        return np.zeros((requests, 0), dtype=np.int64)
+    waits_s = retries.backoff_s * retries.multiplier ** np.arange(retries.max_retries)
+    waits_s = np.minimum(waits_s, retries.max_backoff_s)
+    drawn = draws.of(member.name, "retries").random((requests, retries.max_retries))
+    waits_ns: Ints = np.rint(waits_s * (1 - retries.jitter * drawn) * NS_PER_S).astype(np.int64)
+    return waits_ns
 
 
 def _refuse_many(requests: float) -> None:
     too_many = why_too_many(requests)
     if too_many:
         raise InputError(too_many)
-
-
-def _further_samples(
-    workload: Workload, output: NDArray[np.int64], recorded: bool, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Draw the answer lengths of all samples but the first, shape (requests, n - 1).
-
-    They come from the same law, without regard to the prompt: of recorded requests only one
-    answer is known.
-    """
-    shape = (len(output), workload.n - 1)
-    if recorded or workload.n == 1:
-        return rng.choice(output, size=shape)
-    return workload.lengths.lengths_tokens(shape[0] * shape[1], rng)[1].reshape(shape)
-
-
-def _table(
-    workload: Workload,
-    arrivals: Arrivals,
-    prompt: NDArray[np.int64],
-    outputs: NDArray[np.int64],
-) -> RequestTable:
-    output = outputs.reshape(-1)
-    if workload.max_tokens == "output":
-        limit = output.copy()
-    else:
-        limit = np.full(len(output), workload.max_tokens or NO_LIMIT, dtype=np.int64)
-    return RequestTable(
-        arrival_ns=np.repeat(arrivals.times_ns, workload.n),
-        prompt_tokens=np.repeat(prompt, workload.n),
-        output_tokens=output,
-        max_tokens=limit,
-        group=np.repeat(np.arange(len(prompt), dtype=np.int64), workload.n),
-        horizon_ns=arrivals.horizon_ns,
-    )

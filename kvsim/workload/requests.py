@@ -1,7 +1,8 @@
 """The request table: what the clients send, drawn once and shown to every variant alike."""
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +106,17 @@ class RequestTable:
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
+
+    def head(self, rows: int) -> "RequestTable":
+        """Return the first rows alone."""
+        kept: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                kept[field.name] = value[:rows]
+            elif isinstance(value, Segments):
+                kept[field.name] = value.take(np.arange(rows, dtype=np.int64))
+        return replace(self, **kept)
 
     def digest(self) -> str:
         """Return a SHA-256 over all columns, for the manifest: same digest, same requests."""

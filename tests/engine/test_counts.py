@@ -56,7 +56,7 @@ def test_events_are_steps_instants_of_arrival_and_wake_ups(events, replicas, gap
     assert totals.timeouts == totals.steps + instants
     assert events == {
         "Alarm": totals.steps,
-        "ArrivalInstant": instants,
+        "Instant": instants,
         "Initialize": 1 + replicas,  # the source and the step loops start
         "Process": 1,  # the source ends
     }

@@ -13,7 +13,7 @@ from kvsim.scenario.load import load_scenario
 from kvsim.scenario.resolve import resolve, resolve_all
 from kvsim.scenario.schema import Scenario
 from kvsim.scenario.variant import scenario_hash
-from kvsim.workload.build import file_digests
+from kvsim.workload.parameters import file_digests
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 

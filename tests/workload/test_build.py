@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from kvsim.errors import InputError
 from kvsim.rng import stream
-from kvsim.workload.build import Workload, build_requests, file_digests
+from kvsim.workload.build import build_requests
+from kvsim.workload.parameters import Workload, file_digests
 from kvsim.workload.requests import NO_LIMIT
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

@@ -36,7 +36,10 @@ class Prompts:
 class PromptLaw(Protocol):
     """Says how many requests a session has, and what their prompts share."""
 
-    kind: str
+    @property
+    def kind(self) -> str:
+        """Its name in a scenario."""
+        ...
 
     def turns(self, sessions: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return how many requests each session wants to send, shape (sessions,), at least 1.
