@@ -20,6 +20,7 @@ class Job:
     prompt_tokens: int
     max_tokens: int
     answer_tokens: int
+    priority: int = 0
     computed: int = 0
     slots: int = 0  # asked of the allocator so far
     token_times_ns: list[int] = field(default_factory=list)
@@ -65,6 +66,7 @@ class ReferenceEngine:
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.steps: list[Step] = []
+        self.withdrawn = 0  # victims that had been scheduled in the same step
 
     def run(self, jobs: list[Job]) -> list[Step]:
         now, to_come = 0, list(jobs)
@@ -72,66 +74,79 @@ class ReferenceEngine:
             if not (self.waiting or self.running):
                 now = max(now, to_come[0].arrival_ns)
             while to_come and to_come[0].arrival_ns <= now:
-                self.waiting.append(to_come.pop(0))
+                self._wait(to_come.pop(0))
             now = self._step(now)
         return self.steps
 
     def _step(self, now: int) -> int:
         config = self.config
-        budget = config.max_num_batched_tokens
-        cap = budget
+        cap = config.max_num_batched_tokens
         if config.long_prefill_token_threshold and len(self.running) + len(self.waiting) > 1:
             cap = config.long_prefill_token_threshold
-        plan: list[tuple[Job, int]] = []
+        plan: dict[int, tuple[Job, int]] = {}
+        preempted = self._schedule_running(plan, cap)
+        lacks = "nothing"
+        if self.waiting:
+            lacks = "preempting" if preempted else self._admit(now, plan, cap)
+        return self._execute(now, list(plan.values()), preempted, lacks)
+
+    def _left(self, plan: dict[int, tuple[Job, int]]) -> int:
+        budget = self.config.max_num_scheduled_tokens or self.config.max_num_batched_tokens
+        return budget - sum(tokens for _, tokens in plan.values())
+
+    def _schedule_running(self, plan: dict[int, tuple[Job, int]], cap: int) -> list[Job]:
         preempted: list[Job] = []
-        index = 0
-        while index < len(self.running):
-            job = self.running[index]
-            tokens = min(job.known - job.computed, cap, budget)
-            if tokens == 0:
-                index += 1
+        for job in list(self.running):
+            tokens = min(job.known - job.computed, cap, self._left(plan))
+            if job in preempted or tokens == 0:
                 continue
             while not self._room(job, job.computed + tokens):
-                victim = self.running.pop()
+                victim = self._victim()
+                self.running.remove(victim)
+                self.withdrawn += plan.pop(victim.number, None) is not None
                 self._preempt(victim)
                 preempted.append(victim)
                 if victim is job:
                     break
-            if job in preempted:
-                break
-            plan.append((job, tokens))
-            budget -= tokens
-            index += 1
-        lacks = "nothing"
+            else:
+                plan[job.number] = job, tokens
+        return preempted
+
+    def _admit(self, now: int, plan: dict[int, tuple[Job, int]], cap: int) -> str:
+        config = self.config
         while self.waiting:
-            if preempted:
-                lacks = "preempting"
-                break
-            if len(self.running) == config.max_num_seqs:
-                lacks = "sequence_slot"
-                break
-            job = self.waiting[0]
+            if len(self.running) == (config.max_num_active_seqs or config.max_num_seqs):
+                return "sequence_slot"
+            job, budget = self.waiting[0], self._left(plan)
             tokens = min(job.known, cap)
             if tokens > budget and not config.enable_chunked_prefill:
                 tokens = 0
             tokens = min(tokens, budget)
             if tokens == 0:
-                lacks = "token_budget"
-                break
+                return "token_budget"
             need = job.known if config.scheduler_reserve_full_isl else tokens
             shortage = self.pool.shortage(job, need, idle=not self.running)
             if shortage:
-                lacks = WAITING_FOR[shortage]
-                break
+                return WAITING_FOR[shortage]
             self.waiting.pop(0)
             assert self.pool.allocate(job, job.number, tokens)
             job.slots = tokens
             if job.admitted_ns < 0:
                 job.admitted_ns = now
             self.running.append(job)
-            plan.append((job, tokens))
-            budget -= tokens
-        return self._execute(now, plan, preempted, lacks)
+            plan[job.number] = job, tokens
+        return "nothing"
+
+    def _victim(self) -> Job:
+        if self.config.scheduling_policy == "fcfs":
+            return self.running[-1]
+        worst = max((job.priority, job.arrival_ns) for job in self.running)
+        return next(job for job in self.running if (job.priority, job.arrival_ns) == worst)
+
+    def _wait(self, job: Job, back: bool = True) -> None:
+        self.waiting.insert(len(self.waiting) if back else 0, job)
+        if self.config.scheduling_policy == "priority":
+            self.waiting.sort(key=lambda each: (each.priority, each.arrival_ns, each.number))
 
     def _room(self, job: Job, slots: int) -> bool:
         while job.slots < slots:
@@ -146,7 +161,7 @@ class ReferenceEngine:
         job.recomputed += job.computed
         job.computed = job.slots = 0
         job.target = job.known
-        self.waiting.insert(0, job)
+        self._wait(job, back=False)
 
     def _execute(
         self, now: int, plan: list[tuple[Job, int]], preempted: list[Job], lacks: str

@@ -67,28 +67,44 @@ def random_scenario(seed):
         cost = AffineCost(*rng.uniform(0.1, 9.9, 4).tolist())
     requests = request_table([tuple(map(int, row)) for row in rows])
     groups = rng.integers(0, 9, count)
-    return replace(requests, group=groups), config, cost, layout
+    priorities = rng.integers(-1, int(rng.choice([0, 2, 9])), count)
+    config = replace(
+        config,
+        scheduling_policy=str(rng.choice(["fcfs", "priority"])),
+        max_num_scheduled_tokens=_tighter(rng, config.max_num_batched_tokens)
+        if enable_chunked_prefill
+        else None,
+        max_num_active_seqs=_tighter(rng, max_num_seqs),
+    )
+    return replace(requests, group=groups, priority=priorities), config, cost, layout
+
+
+def _tighter(rng, most):
+    """Return a limit below `most`, now and then, else None."""
+    return int(rng.integers(1, most + 1)) if rng.random() < 0.2 else None
 
 
 def reference(requests, config, cost, layout):
     jobs, answers = [], {}
-    for number, (arrival, prompt, output, limit) in enumerate(
+    for number, (arrival, prompt, output, limit, priority) in enumerate(
         zip(
             requests.arrival_ns.tolist(),
             requests.prompt_tokens.tolist(),
             requests.output_tokens.tolist(),
             requests.max_tokens.tolist(),
+            requests.priority.tolist(),
             strict=True,
         )
     ):
         room = config.max_model_len - prompt
         max_tokens = min(limit or room, room)
         answers[number] = min(output, max_tokens)
-        jobs.append(Job(number, arrival, prompt, max_tokens, answers[number]))
+        jobs.append(Job(number, arrival, prompt, max_tokens, answers[number], priority))
     shape = PoolShape.of(config, lambda job: answers[job.number])
     pool = layout.build(shape)
     served = [job for job in jobs if pool.can_ever_fit(job)]
-    return ReferenceEngine(config, pool, cost).run(served), jobs
+    engine = ReferenceEngine(config, pool, cost)
+    return engine.run(served), jobs, engine
 
 
 def gaps_from_tables(trace):
@@ -107,7 +123,7 @@ def test_production_equals_reference(group):
 def compare(seed):
     requests, config, cost, layout = random_scenario(seed)
     trace = run(requests, config, cost, layout, spy=True)
-    expected, jobs = reference(requests, config, cost, layout)
+    expected, jobs, _ = reference(requests, config, cost, layout)
     steps = trace.tables["steps"]
 
     assert len(trace.plans) == len(expected), seed
@@ -145,11 +161,14 @@ def compare(seed):
 def test_the_scenarios_cover_what_can_go_wrong():
     seen = dict.fromkeys(EVENT_KINDS, 0)
     lacks = set()
+    withdrawn = 0
     for seed in range(SCENARIOS):
         requests, config, cost, layout = random_scenario(seed)
         trace = run(requests, config, cost, layout)
         for kind in trace.tables["events"]["event"]:
             seen[EVENT_KINDS[kind]] += 1
+        withdrawn += reference(requests, config, cost, layout)[2].withdrawn
         lacks |= set(trace.tables["steps"]["head_lacks"].tolist())
     assert all(seen[kind] >= 20 for kind in ("preempted", "resumed", "rejected")), seen
+    assert withdrawn >= 20
     assert {HEAD_LACKS[code] for code in lacks} == set(HEAD_LACKS)
