@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.errors import InputError
@@ -134,6 +134,7 @@ def _line_ends(path: Path) -> list[int]:
         return [reader.line_num for _ in reader][1:]
 
 
+@settings(max_examples=25)  # six files each
 @given(
     rows=st.lists(
         st.tuples(
