@@ -26,7 +26,14 @@ Setting = str | int | float | bool | None
 Given = str | bool | list[str]  # as the command says it
 
 # What vLLM reads by its `human_readable_int`.
-_HUMAN = frozenset({"max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes"})
+_HUMAN = frozenset(
+    {
+        "max_model_len",
+        "max_num_batched_tokens",
+        "max_num_scheduled_tokens",
+        "kv_cache_memory_bytes",
+    }
+)
 _UNITS: dict[str, int] = {
     **{unit: 1000**power for power, unit in enumerate(" kmgt")},
     **{unit: 1024**power for power, unit in enumerate(" KMGT")},

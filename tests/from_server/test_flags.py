@@ -137,6 +137,8 @@ def test_numbers_are_read_as_vllm_reads_them(text, value):
         ("m --device-memory-utilization .9", {"gpu_memory_utilization": 0.9}),
         ("m --max-model-len 32k", {"max_model_len": 32_000}),
         ("m --max-model-len 1 --max-model-len 2", {"max_model_len": 2}),
+        ("m --max-num-batched-tokens 16K", {"max_num_batched_tokens": 16_384}),
+        ("m --kv-cache-memory-bytes 40G", {"kv_cache_memory_bytes": 40 * 2**30}),
         ("m --enable-chunked-prefill=False", {"enable_chunked_prefill": False}),
         ("m --enable-chunked-prefill false", {"enable_chunked_prefill": False}),
         ("m --disable-chunked-prefill", {"enable_chunked_prefill": False}),
