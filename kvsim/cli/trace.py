@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +27,8 @@ def trace(
         Path | None, typer.Option(help="Scenario file to write whose workload imitates the log.")
     ] = None,
     without_log: Annotated[
-        bool, typer.Option(help="Let the imitation draw lengths from a law, not from the log.")
+        bool,
+        typer.Option("--without-log", help="Let the imitation draw lengths from a law instead."),
     ] = False,
     model: Annotated[
         str | None, typer.Option(help="Model whose KV cache gives cache sizes in GiB.")
@@ -45,6 +46,7 @@ def trace(
     where: Annotated[list[str], typer.Option(help="Only rows with this value: COLUMN=VALUE.")] = [],  # noqa: B006
 ) -> None:
     """Show a request log: rate and burstiness, lengths, sessions, prefix reuse."""
+    _refuse_without_fit(fit, {"--without-log": without_log, "--gpu": gpu})
     log = _log(file, format, column, time_unit, skip_bad_rows, where)
     target = out or Path("reports") / f"{_stem(file)}.trace.html"
     for path in (target if page else None, fit):
@@ -63,11 +65,19 @@ def trace(
         _write(fit, imitation.text)
     if json:
         print(_as_json(traffic, imitation))
-    else:
-        print(_as_text(traffic, kv_bytes_per_token, imitation))
-        for what, path in (("Page", target if page else None), ("Scenario", fit)):
-            if path:
-                print(f"{what}: {path}")
+        return
+    print(_as_text(traffic, kv_bytes_per_token, imitation))
+    for what, path in (("Page", target if page else None), ("Scenario", fit)):
+        if path:
+            print(f"{what}: {path}")
+
+
+def _refuse_without_fit(fit: Path | None, options: Mapping[str, object]) -> None:
+    from kvsim.errors import InputError
+
+    idle = [name for name, value in options.items() if value]
+    if fit is None and idle:
+        raise InputError(*(f"{name} is about the imitation: give --fit too" for name in idle))
 
 
 def _log(

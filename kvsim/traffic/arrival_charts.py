@@ -1,11 +1,14 @@
 """Charts of when requests arrive."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import format_number
 from kvsim.report.figure import BLUE, GRAY, Chart, Key, Table, axis, layout, rounded, sentence
 from kvsim.traffic.counts import FEWEST_WINDOWS, ArrivalFigures, Ints, counts, dispersion
-from kvsim.traffic.drawing import HEIGHT_PX, line, log_axis, thinned
+from kvsim.traffic.drawing import HEIGHT_PX, band, line, log_axis, thinned
 from kvsim.traffic.summary import burstiness
 from kvsim.traffic.tables import number
 from kvsim.units import NS_PER_S, format_duration, seconds_to_ns
@@ -15,52 +18,52 @@ PARTS_OF_A_BIN = 5
 TIME_UNITS = (("h", 3600.0, 7200.0), ("min", 60.0, 600.0), ("s", 1.0, 0.0))  # used from so many s
 BAND, POISSON_BAND = "rgba(0,114,178,0.2)", "rgba(138,143,152,0.25)"
 
+Floats = NDArray[np.float64]
 
-def rate_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> Chart:
-    """Show the rate over time, and how far it swings within each point of the line."""
-    part_ns = max(end_ns // (RATE_BINS * PARTS_OF_A_BIN), 1)
-    parts = counts(times_ns, end_ns, part_ns)
-    whole = len(parts) // PARTS_OF_A_BIN
-    rates = parts[: whole * PARTS_OF_A_BIN].reshape(whole, PARTS_OF_A_BIN) * NS_PER_S / part_ns
+
+def rate_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> Chart | None:
+    """Show the rate over time, and how far it swings within each point; None for an instant."""
+    part_ns = end_ns // (RATE_BINS * PARTS_OF_A_BIN)
+    if not part_ns:
+        return None
+    rates = _rates_per_s(times_ns, end_ns, part_ns)
     bin_s = PARTS_OF_A_BIN * part_ns / NS_PER_S
-    middles_s = np.asarray((np.arange(whole) + 0.5) * bin_s, dtype=np.float64)
     unit, unit_s = _time_unit(arrivals.duration_s)
-    x, mean = rounded(middles_s / unit_s, 4), np.asarray(rates.mean(axis=1), dtype=np.float64)
-    low, high = float(mean.min()), float(mean.max())
+    x = rounded(np.linspace(0.5, len(rates) - 0.5, len(rates)) * (bin_s / unit_s), 4)
+    mean = rounded(rates.mean(axis=1), 4)
+    bin_words, part_words = format_duration(bin_s), format_duration(part_ns / NS_PER_S)
     title = (
-        f"{format_number(arrivals.rate_per_s)} requests/s on average; over "
-        f"{format_duration(bin_s)} between {format_number(low)} and {format_number(high)}"
+        f"{format_number(arrivals.rate_per_s)} requests/s on average; over {bin_words} between "
+        f"{format_number(min(mean))} and {format_number(max(mean))}"
     )
-    part_s = format_duration(part_ns / NS_PER_S)
-    edges = [
-        line(x, rounded(rates.min(axis=1), 4), width=0) | {"hoverinfo": "skip"},
-        line(x, rounded(rates.max(axis=1), 4), width=0)
-        | {"fill": "tonexty", "fillcolor": BAND, "hoverinfo": "skip"},
-    ]
     hover = {"hovertemplate": f"%{{y:.3g}}/s at %{{x:.4g}} {unit}<extra></extra>"}
-    rows = thinned(
-        [[f"{at:.4g} {unit}", number(rate, "/s")] for at, rate in zip(x, mean, strict=True)]
-    )
+    rows = [[f"{at:.4g} {unit}", number(rate, "/s")] for at, rate in zip(x, mean, strict=True)]
+    edges = band(x, rounded(rates.min(axis=1), 4), rounded(rates.max(axis=1), 4), BAND)
     return Chart(
         key="chart-rate",
         title=title,
-        definition=f"Requests per second in each {format_duration(bin_s)} of the log; the band "
-        f"spans the lowest and the highest {part_s} within it.",
+        definition=f"Requests per second in each {bin_words} of the log; the band spans the lowest "
+        f"and the highest {part_words} within it.",
         alt=f"A line over time with a band. {title}.",
         figure={
-            "data": [*edges, line(x, rounded(mean, 4)) | hover],
+            "data": [*edges, line(x, mean) | hover],
             "layout": layout(
                 HEIGHT_PX,
                 xaxis=axis(f"time since the first request ({unit})"),
                 yaxis=axis("requests per second", rangemode="tozero"),
             ),
         },
-        table=Table(["Time", "Rate"], rows),
-        keys=[
-            Key(f"mean of {format_duration(bin_s)}", BLUE, "solid"),
-            Key(f"range of its {part_s} parts", BAND),
-        ],
+        table=Table(["Time", "Rate"], thinned(rows)),
+        keys=[Key(f"mean of {bin_words}", BLUE, "solid"), Key(f"range of {part_words}", BAND)],
     )
+
+
+def _rates_per_s(times_ns: Ints, end_ns: int, part_ns: int) -> Floats:
+    """Return the rate in each part of each bin, shape (bins, parts of a bin)."""
+    parts = counts(times_ns, end_ns, part_ns)
+    whole = len(parts) // PARTS_OF_A_BIN
+    in_bins = parts[: whole * PARTS_OF_A_BIN].reshape(whole, PARTS_OF_A_BIN)
+    return np.asarray(in_bins * (NS_PER_S / part_ns), dtype=np.float64)
 
 
 def dispersion_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> Chart | None:
@@ -76,15 +79,7 @@ def dispersion_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> C
         return None
     x = [float(f"{seconds:.4g}") for seconds, _ in known]
     y = [float(f"{index:.4g}") for _, index in known]
-    windows = end_ns / NS_PER_S / np.array(x)
-    spread = 1.96 * np.sqrt(2 / (windows - 1))  # a chi-square variable over its degrees of freedom
     title = sentence(f"arrivals are {burstiness(arrivals)}")
-    poisson = [
-        line(x, rounded(np.maximum(1 - spread, 0.01), 4), width=0) | {"hoverinfo": "skip"},
-        line(x, rounded(1 + spread, 4), width=0)
-        | {"fill": "tonexty", "fillcolor": POISSON_BAND, "hoverinfo": "skip"},
-        line(x, [1.0] * len(x), GRAY) | {"hoverinfo": "skip"},
-    ]
     measured = line(x, y) | {"hovertemplate": "%{y:.3g} over %{x:.3g} s<extra></extra>"}
     return Chart(
         key="chart-dispersion",
@@ -94,16 +89,25 @@ def dispersion_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> C
         "inside the band; a line that keeps rising means that the rate itself changes.",
         alt=f"A line on logarithmic axes beside a level one for Poisson. {title}.",
         figure={
-            "data": [*poisson, measured],
+            "data": [*_poisson(x, arrivals.duration_s), measured],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=log_axis("window (s"),
+                xaxis=log_axis("window in seconds"),
                 yaxis=log_axis("variance / mean"),
             ),
         },
         table=Table(["Window", "Dispersion"], [[format_duration(s), number(i)] for s, i in known]),
         keys=[Key("log", BLUE, "solid"), Key("Poisson", GRAY, "solid")],
     )
+
+
+def _poisson(windows_s: list[float], duration_s: float) -> list[dict[str, Any]]:
+    """Return the level of a Poisson log, with what 95 % of such logs show around it."""
+    # A chi-square variable over its degrees of freedom.
+    spread = 1.96 * np.sqrt(2 / (duration_s / np.array(windows_s) - 1))
+    low, high = rounded(np.maximum(1 - spread, 0.01), 4), rounded(1 + spread, 4)
+    level = line(windows_s, [1.0] * len(windows_s), GRAY) | {"hoverinfo": "skip"}
+    return [*band(windows_s, low, high, POISSON_BAND), level]
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:

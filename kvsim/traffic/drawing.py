@@ -19,6 +19,17 @@ def line(
     return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": style}
 
 
+def band(
+    x: Sequence[float], low: Sequence[float], high: Sequence[float], color: str
+) -> list[dict[str, Any]]:
+    """Return the area between two lines."""
+    fill = {"fill": "tonexty", "fillcolor": color}
+    return [
+        line(x, low, width=0) | {"hoverinfo": "skip"},
+        line(x, high, width=0) | {"hoverinfo": "skip", **fill},
+    ]
+
+
 def thinned(rows: list[list[str]], most: int = TABLE_ROWS) -> list[list[str]]:
     """Return at most so many rows, evenly chosen, the first and the last among them."""
     kept = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int))

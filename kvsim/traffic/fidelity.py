@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from kvsim.metrics.catalog import format_number, percent
 from kvsim.report.figure import Table
 from kvsim.traffic.counts import WINDOWS_S, dispersion
+from kvsim.traffic.fit import LEAST_DISPERSION, draws_for
 from kvsim.traffic.lengths import PERCENTILES, rank_correlation
 from kvsim.traffic.summary import Traffic
 from kvsim.traffic.tables import number
@@ -41,7 +42,8 @@ def compare(traffic: Traffic, workload: Workload, seed: int = 0) -> list[Compare
     Raises:
         InputError: The workload can't be drawn.
     """
-    drawn = [build_requests(workload, seed, draw) for draw in range(DRAWS)]
+    draws = draws_for(len(traffic.log), DRAWS)
+    drawn = [build_requests(workload, seed, draw) for draw in range(draws)]
     return [
         _rate(traffic, drawn),
         *_dispersions(traffic, drawn),
@@ -65,10 +67,10 @@ def _dispersions(traffic: Traffic, drawn: list[RequestTable]) -> list[Compared]:
     for window in traffic.arrivals.windows:
         window_ns = seconds_to_ns(window.seconds)
         indices = [dispersion(one.arrival_ns, traffic.end_ns, window_ns) for one in drawn]
-        known = [index for index in indices if index]
-        if window.dispersion and known:
+        known = [max(index, LEAST_DISPERSION) for index in indices if index is not None]
+        if window.dispersion is not None and known:
             index = float(np.exp(np.mean(np.log(known))))
-            times = index / window.dispersion
+            times = index / max(window.dispersion, LEAST_DISPERSION)
             close = 1 / CLOSE_DISPERSION <= times <= CLOSE_DISPERSION
             name = f"dispersion over {format_duration(window.seconds)}"
             found.append(Compared(name, window.dispersion, index, f"x {times:.2f}", close))

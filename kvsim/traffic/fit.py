@@ -23,8 +23,10 @@ from kvsim.workload.arrivals.poisson import Poisson
 WINDOWS = 10
 SCALES = 40
 DRAWS = 3
+MOST_DRAWN = 2_000_000  # requests in all draws of a large log
 SIMPLER_IF_WITHIN = 0.05  # of the mean logarithm: a simpler kind is kept if it does so well
 SURE = 0.1  # spreads far below it make no difference
+LEAST_DISPERSION = 1e-3  # more even than this is a clock
 LEAST_BURSTINESS, MOST_BURSTINESS = 0.01, 1000.0
 
 Ints = NDArray[np.int64]
@@ -67,7 +69,8 @@ def fitted_windows(times_ns: Ints, end_ns: int) -> Floats:
     if most_s <= 2 * least_s:
         return np.zeros(0)
     windows_s = np.geomspace(least_s, most_s, WINDOWS)
-    known = [bool(dispersion(times_ns, end_ns, seconds_to_ns(float(w)))) for w in windows_s]
+    indices = [dispersion(times_ns, end_ns, seconds_to_ns(float(w))) for w in windows_s]
+    known = [index is not None for index in indices]
     return np.asarray(windows_s[known], dtype=np.float64)
 
 
@@ -82,6 +85,7 @@ def _candidates(
     known = ~np.isnan(indices)
     if not known.any():
         return [plain]
+    indices = np.maximum(indices, LEAST_DISPERSION)
     floor = float(np.exp(np.log(indices[known]).mean()))
     even = _with_shape(shape, _burstiness(floor))
     noisy = _noisy(shape, fit_unevenness(windows_s[known], indices[known], _of_steps))
@@ -127,7 +131,7 @@ def _with_shape(
 
 
 def _burstiness(floor: float) -> float:
-    return min(max(_short(1 / max(floor, 1e-3)), LEAST_BURSTINESS), MOST_BURSTINESS)
+    return min(max(_short(1 / floor), LEAST_BURSTINESS), MOST_BURSTINESS)
 
 
 def _short(value: float) -> float:
@@ -161,7 +165,7 @@ def fit_unevenness(
                     ((1 - floor / indices) * rise / indices).sum() / ((rise / indices) ** 2).sum()
                 ),
             )
-        base, excess = max(float(base), 1e-3), max(float(excess), 0.0)
+        base, excess = max(float(base), LEAST_DISPERSION), max(float(excess), 0.0)
         error = float((((base + excess * rise) / indices - 1) ** 2).sum())
         fits.append(Unevenness(base, excess, float(scale_s), error))
     return min(fits, key=lambda fit: fit.error)
@@ -214,14 +218,20 @@ def _misfit(times_ns: Ints, end_ns: int, arrivals: AnyArrivals, windows_s: Float
     """
     wanted = log_dispersions(times_ns, end_ns, windows_s)
     drawn = [
-        arrivals.arrivals(None, end_ns, stream(0, "fit", draw)).times_ns for draw in range(DRAWS)
+        arrivals.arrivals(None, end_ns, stream(0, "fit", draw)).times_ns
+        for draw in range(draws_for(len(times_ns), DRAWS))
     ]
     found = np.mean([log_dispersions(times, end_ns, windows_s) for times in drawn], axis=0)
     spread = np.sqrt(2 * windows_s * NS_PER_S / end_ns)
     return float(np.average(np.abs(found - wanted), weights=1 / (SURE + spread)))
 
 
+def draws_for(requests: int, most: int) -> int:
+    """Return how often to draw: large logs need, and allow, fewer draws."""
+    return min(max(MOST_DRAWN // requests, 1), most)
+
+
 def log_dispersions(times_ns: Ints, end_ns: int, windows_s: Floats) -> Floats:
     """Return the logarithm of the index of dispersion at each window."""
     indices = [dispersion(times_ns, end_ns, seconds_to_ns(float(w))) for w in windows_s]
-    return np.log([max(index or 0.0, 1e-6) for index in indices])
+    return np.log([max(index or 0.0, LEAST_DISPERSION) for index in indices])

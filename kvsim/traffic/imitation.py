@@ -69,6 +69,12 @@ def imitate(
     sentences = [fidelity_sentence(compared), *not_imitated(traffic)]
     if not without_log:
         sentences.append("Lengths are drawn from the log's own pairs of prompt and answer.")
+    scenario = _scenario(section, model, gpu, folder)
+    return Imitation(_comment(traffic, log, sentences) + scenario, compared, sentences)
+
+
+def _scenario(section: dict[str, Any], model: str | None, gpu: str | None, folder: Path) -> str:
+    """Return the text of a scenario with this workload."""
     scenario = {
         "model": _model_name(model or DEFAULT_MODEL, folder),
         "gpu": gpu or DEFAULT_GPU,
@@ -80,8 +86,7 @@ def imitate(
         **({} if gpu else {"gpu": YOURS}),
         "engine": "its prompts have nothing in common: a prefix cache would find nothing",
     }
-    text = _comment(traffic, log, sentences) + _yaml(scenario, notes)
-    return Imitation(text, compared, sentences)
+    return _yaml(scenario, notes)
 
 
 def _given(policy: Any) -> dict[str, Any]:

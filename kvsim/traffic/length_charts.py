@@ -1,5 +1,8 @@
 """Charts of how long prompts and answers are, each alone and both together."""
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,30 +23,20 @@ def length_chart(traffic: Traffic) -> Chart:
     """Show the distributions of prompt and answer lengths on one logarithmic axis."""
     log = traffic.log
     edges = _length_edges(np.concatenate([log.prompt_tokens, log.output_tokens]), LENGTH_BINS)
-    data = []
-    for tokens, words, color in (
-        (log.prompt_tokens, "prompts", BLUE),
-        (log.output_tokens, "answers", VERMILLION),
-    ):
-        shares = 100 * np.histogram(tokens, edges)[0] / len(tokens)
-        data.append(
-            line(rounded(edges[:-1], 1), rounded(shares, 4), color)
-            | {"hovertemplate": f"%{{y:.3g}} % of {words} from %{{x:,}} tokens<extra></extra>"}
-        )
-        data[-1]["line"] |= {"shape": "hv", "dash": "solid" if words == "prompts" else "dash"}
+    data = [
+        _shares(log.prompt_tokens, edges, "prompts", BLUE, "solid"),
+        _shares(log.output_tokens, edges, "answers", VERMILLION, "dash"),
+    ]
     prompt, output = traffic.prompt, traffic.output
     title = (
         f"Half of the prompts have more than {format_number(prompt.p50_tokens)} tokens, half of "
         f"the answers more than {format_number(output.p50_tokens)}"
     )
+    spans = [f"{low:,.0f}–{high - 1:,.0f}" for low, high in pairwise(edges)]
     rows = [
-        [
-            f"{edges[i]:,.0f}–{edges[i + 1] - 1:,.0f}",
-            f"{data[0]['y'][i]:.3g} %",
-            f"{data[1]['y'][i]:.3g} %",
-        ]
-        for i in range(len(edges) - 1)
-        if data[0]["y"][i] or data[1]["y"][i]
+        [span, f"{prompts:.3g} %", f"{answers:.3g} %"]
+        for span, prompts, answers in zip(spans, data[0]["y"], data[1]["y"], strict=True)
+        if prompts or answers
     ]
     return Chart(
         key="chart-lengths",
@@ -61,6 +54,15 @@ def length_chart(traffic: Traffic) -> Chart:
         table=Table(["Tokens", "Prompts", "Answers"], thinned(rows, 30)),
         keys=[Key("prompts", BLUE, "solid"), Key("answers", VERMILLION, "dash")],
     )
+
+
+def _shares(tokens: Ints, edges: Floats, words: str, color: str, dash: str) -> dict[str, Any]:
+    """Return the stepped line of the shares, in percent, between neighboring edges."""
+    shares = 100 * np.histogram(tokens, edges)[0] / len(tokens)
+    drawn = line(rounded(edges[:-1], 1), rounded(shares, 4), color)
+    drawn["line"] |= {"shape": "hv", "dash": dash}
+    hover = f"%{{y:.3g}} % of {words} from %{{x:,}} tokens<extra></extra>"
+    return drawn | {"hovertemplate": hover}
 
 
 def joint_chart(traffic: Traffic) -> Chart:

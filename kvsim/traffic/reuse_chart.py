@@ -1,12 +1,15 @@
 """The chart of what a prefix cache finds, by its size."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import percent
 from kvsim.report.figure import Chart, Table, axis, layout, plotly_text, rounded
 from kvsim.traffic.drawing import HEIGHT_PX, line, log_axis, thinned
 from kvsim.traffic.summary import Traffic
 from kvsim.units import format_bytes
+
+Ints = NDArray[np.int64]
 
 
 def reuse_chart(traffic: Traffic, model: str, kv_bytes_per_token: int | None) -> Chart | None:
@@ -28,11 +31,6 @@ def reuse_chart(traffic: Traffic, model: str, kv_bytes_per_token: int | None) ->
     powers = [10**power for power in range(1, 16) if sizes[0] <= 10**power <= sizes[-1]]
     ticks = [_size_words(size, kv_bytes_per_token) for size in powers]
     of_model = f" and KV cache of {plotly_text(model)}" if kv_bytes_per_token else ""
-    rows = [
-        [f"{size:,}", *_kv_cache(int(size), kv_bytes_per_token), f"{rate:.3g} %"]
-        for size, rate in zip(sizes, rates, strict=True)
-    ]
-    head = ["Tokens", *(["KV cache"] if kv_bytes_per_token else []), "Found"]
     return Chart(
         key="chart-reuse",
         title=title,
@@ -52,8 +50,17 @@ def reuse_chart(traffic: Traffic, model: str, kv_bytes_per_token: int | None) ->
                 yaxis=axis("% of prompt tokens found", rangemode="tozero"),
             ),
         },
-        table=Table(head, thinned(rows, 24)),
+        table=_table(sizes, rates, kv_bytes_per_token),
     )
+
+
+def _table(sizes: Ints, rates: list[float], kv_bytes_per_token: int | None) -> Table:
+    rows = [
+        [f"{size:,}", *_kv_cache(int(size), kv_bytes_per_token), f"{rate:.3g} %"]
+        for size, rate in zip(sizes, rates, strict=True)
+    ]
+    head = ["Tokens", *(["KV cache"] if kv_bytes_per_token else []), "Found"]
+    return Table(head, thinned(rows, 24))
 
 
 def _size_words(tokens: int, kv_bytes_per_token: int | None) -> str:

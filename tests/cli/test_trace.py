@@ -95,6 +95,7 @@ def test_a_log_of_no_known_format_is_read_by_its_columns(kvsim, tmp_path):
         ([AZURE, "--fit", "log.csv"], "log.csv: exists; --force overwrites it"),
         ([AZURE, "--out", "log.csv"], "log.csv: exists; --force overwrites it"),
         ([AZURE, "--out", "."], "is a folder"),
+        ([AZURE, "--without-log"], "--without-log is about the imitation: give --fit too"),
     ],
 )
 def test_mistakes_are_told_in_one_message(kvsim, arguments, message, tmp_path):

@@ -81,6 +81,12 @@ def test_draws_of_the_fit_have_the_dispersion_of_the_log(process):
     assert np.abs(found - log_dispersions(times, HOUR_NS, windows)).mean() < 0.3
 
 
+def test_a_clock_is_imitated_by_a_clock():
+    found = fit_arrivals(np.arange(3600) * NS_PER_S, HOUR_NS)
+    assert found.rate_per_s == pytest.approx(1, rel=0.01)
+    assert found.burstiness > 100
+
+
 def test_few_requests_give_a_plain_rate():
     found = fit_arrivals(np.array([0, NS_PER_S, 5 * NS_PER_S]), 6 * NS_PER_S)
     assert found == Poisson(rate_per_s=0.5)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -129,9 +128,14 @@ def test_a_log_that_says_little_makes_a_small_page():
 
 @pytest.mark.parametrize("requests", [1, 2, 25])
 def test_few_requests_make_a_page(requests):
-    whole = log()
-    short = whole.take(np.arange(requests))
-    build_page(analyze(replace(short, arrival_ns=short.arrival_ns)), "x", "kvsim trace x")
+    page = build_page(analyze(log().take(np.arange(requests))), "x", "kvsim trace x")
+    assert f"{requests:,} requests" in page
+
+
+def test_two_requests_a_nanosecond_apart_make_a_page():
+    ones = np.ones(2, dtype=np.int64)
+    page = build_page(analyze(Trace(np.array([0, 1]), ones, ones)), "x", "kvsim trace x")
+    assert [figure["key"] for figure in figures_of(page)] == ["chart-lengths", "chart-joint"]
 
 
 def test_a_page_is_known_as_one(page, tmp_path):
