@@ -98,6 +98,7 @@ class Clients:
         self._first_rows = np.append(np.flatnonzero(starts), len(requests))
         self._open: dict[int, list[Request]] = {}  # by group: on their way
         self._attempts: dict[int, int] = {}  # of open groups that are on a further one
+        self._failed: set[int] = set()  # open groups of which a sample was rejected
         self._deadlines: list[tuple[int, int, int]] = []  # heap of time, group, attempt
         self._next_alarm_ns = -1
         self._gates = [_Gate(gate, self._at, self._send) for gate in requests.gates]
@@ -108,10 +109,13 @@ class Clients:
         group = request.bundle
         samples = self._open[group]
         samples.remove(request)
+        if not answered:
+            self._failed.add(group)
         if not samples:
-            del self._open[group]
-            self._attempts.pop(group, None)
-            self._over(group, answered)
+            self._close(group)
+            failed = group in self._failed
+            self._failed.discard(group)
+            self._over(group, answered=not failed)
 
     # Sending
 
@@ -227,14 +231,18 @@ class Clients:
         self._set_alarm()
 
     def _abandon(self, group: int, attempt: int) -> None:
-        for request in self._open.pop(group):
+        for request in self._close(group):
             self._server.give_up(request.number)
-        self._attempts.pop(group, None)
         delay_ns = self._retry_delay_ns(group, attempt)
         if delay_ns < 0:
             self._over(group, answered=False)
         else:
             self._at(delay_ns, lambda: self._send(group, attempt + 1))
+
+    def _close(self, group: int) -> list[Request]:
+        """Note that an attempt is over; return those of its requests that are on their way."""
+        self._attempts.pop(group, None)
+        return self._open.pop(group)
 
     def _retry_delay_ns(self, group: int, attempt: int) -> int:
         delays_ns = self._requests.retry_delays_ns
