@@ -31,7 +31,8 @@ def trace(
         typer.Option("--without-log", help="Let the imitation draw lengths from a law instead."),
     ] = False,
     model: Annotated[
-        str | None, typer.Option(help="Model whose KV cache gives cache sizes in GiB.")
+        str | None,
+        typer.Option(help="Model of the imitation; its KV cache gives cache sizes in GiB."),
     ] = None,
     gpu: Annotated[str | None, typer.Option(help="GPU of the imitation's scenario.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the files.")] = False,

@@ -7,7 +7,14 @@ from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import format_number
 from kvsim.report.figure import BLUE, GRAY, Chart, Key, Table, axis, layout, rounded, sentence
-from kvsim.traffic.counts import FEWEST_WINDOWS, ArrivalFigures, Ints, counts, dispersion
+from kvsim.traffic.counts import (
+    FEWEST_WINDOWS,
+    ArrivalFigures,
+    Ints,
+    counts,
+    dispersion,
+    poisson_range,
+)
 from kvsim.traffic.drawing import HEIGHT_PX, band, line, log_axis, thinned
 from kvsim.traffic.summary import burstiness
 from kvsim.traffic.tables import number
@@ -103,9 +110,8 @@ def dispersion_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> C
 
 def _poisson(windows_s: list[float], duration_s: float) -> list[dict[str, Any]]:
     """Return the level of a Poisson log, with what 95 % of such logs show around it."""
-    # A chi-square variable over its degrees of freedom.
-    spread = 1.96 * np.sqrt(2 / (duration_s / np.array(windows_s) - 1))
-    low, high = rounded(np.maximum(1 - spread, 0.01), 4), rounded(1 + spread, 4)
+    ranges = np.array([poisson_range(duration_s / window_s) for window_s in windows_s])
+    low, high = rounded(ranges[:, 0], 4), rounded(ranges[:, 1], 4)
     level = line(windows_s, [1.0] * len(windows_s), GRAY) | {"hoverinfo": "skip"}
     return [*band(windows_s, low, high, POISSON_BAND), level]
 

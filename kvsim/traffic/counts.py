@@ -1,6 +1,7 @@
 """When requests arrive: rates and peaks, and how unevenly, at several scales of time."""
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +89,17 @@ def dispersion(times_ns: Ints, end_ns: int, window_ns: int) -> float | None:
     if len(in_windows) < FEWEST_WINDOWS or not in_windows.any():
         return None
     return float(in_windows.var(ddof=1) / in_windows.mean())
+
+
+def poisson_range(windows: float) -> tuple[float, float]:
+    """Return between which indices of dispersion 95 % of Poisson logs lie, for so many windows.
+
+    The index is a chi-square variable over its degrees of freedom, one less than the windows; its
+    quantiles by the cube-root law of Wilson and Hilferty (PNAS 17, 1931).
+    """
+    spread = 2 / (9 * (windows - 1))
+    low, high = ((1 - spread + side * 1.96 * sqrt(spread)) ** 3 for side in (-1, 1))
+    return low, high
 
 
 def peak_count(times_ns: Ints, window_ns: int) -> int:

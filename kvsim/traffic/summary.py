@@ -1,14 +1,13 @@
 """A log in figures, and in one sentence."""
 
 from dataclasses import asdict, dataclass
-from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import format_number, percent
-from kvsim.traffic.counts import ArrivalFigures, arrival_figures
+from kvsim.traffic.counts import ArrivalFigures, arrival_figures, poisson_range
 from kvsim.traffic.lengths import LengthFigures, length_figures, rank_correlation
 from kvsim.traffic.reuse import HitCurve, hit_curve
 from kvsim.traffic.sessions import SessionFigures, session_figures, turns_and_gaps
@@ -158,7 +157,8 @@ def burstiness(arrivals: ArrivalFigures) -> str:
 
 def _dispersion_words(index: float, windows: float) -> str:
     """Say what an index means; one that a Poisson log may show too (95 %) is called so."""
-    by_chance = abs(index - 1) <= 1.96 * sqrt(2 / (windows - 1))
+    low, high = poisson_range(windows)
+    by_chance = low <= index <= high
     return next(words for most, words in DISPERSION_WORDS if (1.0 if by_chance else index) <= most)
 
 

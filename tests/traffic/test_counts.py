@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from kvsim.rng import stream
 from kvsim.traffic.counts import (
@@ -8,6 +9,7 @@ from kvsim.traffic.counts import (
     dispersion,
     gap_cv,
     peak_count,
+    poisson_range,
     tick,
 )
 
@@ -46,6 +48,12 @@ def test_poisson_has_dispersion_and_variation_one():
         windows = 2_000 / window_s
         assert abs(np.mean(found) - 1) < 4 * np.sqrt(2 / windows / 20)
     assert np.mean([gap_cv(times) for times in logs]) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("windows", [10, 60, 3600])
+def test_the_range_of_poisson_is_that_of_chi_square(windows):
+    exact = stats.chi2.ppf([0.025, 0.975], windows - 1) / (windows - 1)
+    assert poisson_range(windows) == pytest.approx(exact, rel=0.01)
 
 
 def test_batches_of_equal_size_have_their_size_as_dispersion():
