@@ -20,7 +20,7 @@ from kvsim.metrics.summary import Summary, summarize
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.variant import ResolvedVariant, scenario_hash
 from kvsim.simulate import Simulated, simulate
-from kvsim.tables import TABLES, Columns, TableWriter, read_table
+from kvsim.tables import TABLES, Columns, TableWriter, read_table, tables_of
 from kvsim.units import seconds_to_ns
 from kvsim.workload.parameters import file_digests
 from kvsim.workload.requests import RequestTable
@@ -74,7 +74,7 @@ def run_into(
     tables = {
         name: {
             table: read_table(folder / f"{table}.parquet", columns, name)
-            for table, columns in TABLES.items()
+            for table, columns in tables_of(requests.class_names).items()
         }
         for name in variants
     }
@@ -106,7 +106,7 @@ def write_tables(
     """
     with ExitStack() as open_files:
         writers: dict[str, TableWriter] = {}
-        for table, columns in TABLES.items():
+        for table, columns in tables_of(requests.class_names).items():
             writers[table] = TableWriter(folder / f"{table}.parquet", columns)
             open_files.callback(writers[table].close)
 
@@ -192,6 +192,8 @@ def _context(
         num_gpus=variant.num_gpus,
         warmup_ns=seconds_to_ns(scenario.warmup_s),
         slo=scenario.slo,
+        class_names=requests.class_names,
+        class_slos=scenario.class_slos,
         price_usd_per_gpu_hour=variant.price.usd_per_gpu_hour if variant.price else None,
         step_costs=StepCosts(tuple(cost.parts_ns(shape).items()), *cost.work(shape), *cost.peaks()),
     )

@@ -6,6 +6,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -65,5 +66,7 @@ class RunContext:
     end_ns: int | None = None  # the run is cut off here; None: it drained
     warmup_ns: int = 0
     slo: Mapping[str, float] | None = None  # `ttft_p99_s: 2.0`, `max_failed_fraction: 0.001`
+    class_names: tuple[str, ...] = ()  # of the traffic; none: it is all alike
+    class_slos: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # by class
     price_usd_per_gpu_hour: float | None = None
     step_costs: StepCosts | None = None

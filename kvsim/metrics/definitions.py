@@ -22,7 +22,14 @@ class Metric:
 
 
 REQUESTS = (
-    Metric("requests_total", "Requests", "requests", None, "rows", "All requests that arrived"),
+    Metric(
+        "requests_total",
+        "Requests",
+        "requests",
+        None,
+        "rows",
+        "All requests that arrived, retries included",
+    ),
     Metric(
         "requests_measured",
         "Requests measured",
@@ -69,7 +76,23 @@ REQUESTS = (
         "fraction",
         "lower",
         "(rejected + timed out + unfinished) / all requests",
-        "Requests without a full answer; `max_failed_fraction` of the SLO bounds it",
+        "Requests without a full answer, each attempt counted; `max_failed_fraction` bounds it",
+    ),
+    Metric(
+        "retries_total",
+        "Retries",
+        "requests",
+        "lower",
+        "rows with attempt > 0",
+        "Requests that a client sent again after it had given up",
+    ),
+    Metric(
+        "unanswered_fraction",
+        "Unanswered fraction",
+        "fraction",
+        "lower",
+        "groups without an attempt whose samples all finished / groups",
+        "What clients wanted and never got, after all their retries",
     ),
     Metric(
         "prefix_hit_fraction",
@@ -104,8 +127,8 @@ THROUGHPUT = (
         "Offered load",
         "requests/s",
         None,
-        "requests / window",
-        "Arrivals for each second of the window",
+        "requests with arrival ≤ window / window",
+        "Arrivals, retries included, for each second of the window",
     ),
     Metric(
         "requests_per_s",

@@ -1,5 +1,6 @@
 """Latencies of requests and of the gaps between tokens, and their statistics."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,20 +90,25 @@ def token_gaps(
     return gaps_ns / NS_PER_S, np.concatenate((steps["decode_seqs"][after], ones))
 
 
+def request_samples(requests: Columns, warmup_ns: int = 0) -> dict[str, Sample]:
+    """Return the latencies of requests in seconds, those of the warm-up left out."""
+    measured = requests["arrival_ns"] >= warmup_ns
+    return {
+        name: Sample.of(values[measured & ~np.isnan(values)])
+        for name, values in request_latencies(requests).items()
+    }
+
+
 def latency_samples(
     requests: Columns, steps: Columns, events: Columns, warmup_ns: int = 0
 ) -> dict[str, Sample]:
     """Return the values of each of `LATENCIES` in seconds, those of the warm-up left out."""
-    measured = requests["arrival_ns"] >= warmup_ns
-    samples = {
-        name: Sample.of(values[measured & ~np.isnan(values)])
-        for name, values in request_latencies(requests).items()
-    }
+    samples = request_samples(requests, warmup_ns)
     samples["itl"] = Sample.of(*token_gaps(steps, events, warmup_ns))
     return {name: samples[name] for name in LATENCIES}
 
 
-def latency_figures(samples: dict[str, Sample]) -> Figures:
+def latency_figures(samples: Mapping[str, Sample]) -> Figures:
     """Return the statistics of each latency under the names of the catalog."""
     return {
         f"{latency}_{statistic}_s": sample.statistic(statistic)

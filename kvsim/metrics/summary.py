@@ -6,6 +6,7 @@ from typing import Any
 from kvsim.metrics import RunContext, finite_or_none
 from kvsim.metrics.bottleneck import limits, waiting_fraction
 from kvsim.metrics.catalog import METRICS
+from kvsim.metrics.classes import class_summaries, overall
 from kvsim.metrics.cut import cut_off
 from kvsim.metrics.latency import latency_figures, latency_samples
 from kvsim.metrics.slo import judge
@@ -42,10 +43,11 @@ COMPARED = (
 def summarize(requests: Columns, steps: Columns, events: Columns, context: RunContext) -> Summary:
     """Return the figures of one variant; plain Python values, ready for JSON: all finite.
 
-    The dictionary has three parts:
+    The dictionary has four parts:
 
     - `verdict`: `met` (True, False, or None if it can't be judged), `sentence`, and
       `targets`, a list of {name, value, bound, margin, met}, see `kvsim.metrics.slo.Target`;
+    - `classes`: verdict and figures of each class of traffic, see `class_summaries`;
     - `limits`: `sentence`, and the shares `waiting_share`, `bound_share`, `component_share` and
       `basis_share`, each a dictionary that sums to one, or is empty;
     - `figures`: every metric of `METRICS` under its name; None where there is no such value.
@@ -64,8 +66,10 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
         "waiting_fraction": waiting_fraction(steps),
     }
     figures = {name: finite_or_none(found[name]) for name in METRICS}
+    classes = class_summaries(requests, steps, context)
     return {
-        "verdict": judge(context.slo, figures, samples),
+        "verdict": overall(judge(context.slo, figures, samples), classes),
+        "classes": classes,
         "limits": limits(steps, events, context.step_costs),
         "figures": figures,
     }

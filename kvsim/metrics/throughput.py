@@ -35,6 +35,8 @@ def request_figures(requests: Columns, warmup_ns: int) -> Figures:
     counts = np.bincount(requests["outcome"], minlength=len(OUTCOMES)).tolist()
     figures: Figures = {
         "requests_total": total,
+        "retries_total": int((requests["attempt"] > 0).sum()),
+        "unanswered_fraction": _unanswered_fraction(requests),
         "requests_measured": int((requests["arrival_ns"] >= warmup_ns).sum()),
         "failed_fraction": (total - counts[FINISHED]) / total if total else None,
     }
@@ -43,6 +45,19 @@ def request_figures(requests: Columns, warmup_ns: int) -> Figures:
     cached_tokens = int(requests["cached_tokens"][admitted].sum())
     figures["prefix_hit_fraction"] = cached_tokens / prompt_tokens if prompt_tokens else None
     return figures | {f"requests_{name}": counts[code] for code, name in enumerate(OUTCOMES)}
+
+
+def _unanswered_fraction(requests: Columns) -> float | None:
+    """Return the share of the clients' requests of which no attempt was answered in full."""
+    if not len(requests["group"]):
+        return None
+    _, group = np.unique(requests["group"], return_inverse=True)
+    attempts = int(requests["attempt"].max()) + 1
+    key = group * attempts + requests["attempt"]  # one attempt of one client, with its samples
+    sent = np.bincount(key) > 0
+    failed = np.bincount(key, weights=requests["outcome"] != FINISHED) > 0
+    answered = np.unique(np.flatnonzero(sent & ~failed) // attempts)
+    return 1 - len(answered) / (int(group.max()) + 1)
 
 
 def throughput_figures(requests: Columns, steps: Columns, context: RunContext) -> Figures:
@@ -59,7 +74,7 @@ def throughput_figures(requests: Columns, steps: Columns, context: RunContext) -
     figures: Figures = {
         "window_s": window_s,
         "makespan_s": makespan_ns(requests, steps) / NS_PER_S,
-        "offered_requests_per_s": per_s(len(inside)),
+        "offered_requests_per_s": per_s(int((requests["arrival_ns"] <= until_ns).sum())),
         "requests_per_s": per_s(int(inside.sum())),
         "output_tokens_per_s": per_s(output_tokens),
         "total_tokens_per_s": per_s(prompt_tokens + output_tokens),

@@ -32,7 +32,7 @@ from kvsim.memory import refuse_several_kv_sizes
 from kvsim.metrics.targets import check_targets
 from kvsim.policy import Parameters, Policy, policies_in, union_of
 from kvsim.workload.limits import Printable, Seconds, Tokens
-from kvsim.workload.parameters import Workload
+from kvsim.workload.parameters import ClassName, Workload
 
 BASE = "base"  # name of the scenario without any override
 MOST_BLOCKS = 10**8  # of a KV cache; a list of more free blocks would not fit the memory
@@ -90,6 +90,8 @@ def _is_target(name: str) -> str:
         raise ValueError(error.problems[0].message + did_you_mean(name, _TARGETS)) from None
     return name
 
+
+Slo = dict[Annotated[str, AfterValidator(_is_target)], Seconds]
 
 if TYPE_CHECKING:
     AnyAllocator = Paged | Contiguous
@@ -227,9 +229,11 @@ class Scenario(Parameters):
     """Which replica gets a request."""
     workload: Workload
     """What the clients send."""
-    slo: dict[Annotated[str, AfterValidator(_is_target)], Seconds] | None = None
+    slo: Slo | None = None
     """Targets such as ttft_p99_s, tpot_mean_s, e2e_p95_s, itl_p99_s, queue_p90_s (at most so many
     seconds), and max_failed_fraction, by default 0.001."""
+    class_slos: dict[ClassName, Slo] = Field(default_factory=dict)
+    """Targets of single classes of traffic, by their names; itl can't be told apart by class."""
     cost: AnyCost = KernelStepCost()
     """How long a step lasts."""
     price_usd_per_gpu_hour: float | None = Field(default=None, gt=0, le=1e6)
@@ -250,9 +254,29 @@ class Scenario(Parameters):
     @field_validator("slo")
     @classmethod
     def _complete_targets(cls, slo: dict[str, float] | None) -> dict[str, float] | None:
-        if slo is None:
-            return None
-        complete = {"max_failed_fraction": 0.001, **slo}
-        if complete["max_failed_fraction"] > 1:
-            raise ValueError("max_failed_fraction is a share of the requests: at most 1")
-        return complete
+        return None if slo is None else _complete(slo)
+
+    @field_validator("class_slos")
+    @classmethod
+    def _complete_targets_of_classes(
+        cls, slos: dict[str, dict[str, float]]
+    ) -> dict[str, dict[str, float]]:
+        for name, slo in slos.items():
+            if any(target.startswith("itl") for target in slo):
+                raise ValueError(f"{name}: steps don't tell whose tokens they compute: no itl here")
+        return {name: _complete(slo) for name, slo in slos.items()}
+
+    @model_validator(mode="after")
+    def _classes_are_there(self) -> Self:
+        for name in self.class_slos:
+            if name not in self.workload.classes:
+                known = ", ".join(self.workload.classes) or "none"
+                raise ValueError(f"class_slos names {name!r}; classes of the workload: {known}")
+        return self
+
+
+def _complete(slo: dict[str, float]) -> dict[str, float]:
+    complete = {"max_failed_fraction": 0.001, **slo}
+    if complete["max_failed_fraction"] > 1:
+        raise ValueError("max_failed_fraction is a share of the requests: at most 1")
+    return complete

@@ -1,0 +1,51 @@
+"""Figures and verdict of each class of traffic."""
+
+from dataclasses import replace
+from typing import Any
+
+from kvsim.metrics import RunContext, finite_or_none
+from kvsim.metrics.catalog import METRICS
+from kvsim.metrics.latency import latency_figures, request_samples
+from kvsim.metrics.slo import judge
+from kvsim.metrics.throughput import request_figures, throughput_figures
+from kvsim.tables import Columns
+
+
+def class_summaries(requests: Columns, steps: Columns, context: RunContext) -> dict[str, Any]:
+    """Return `verdict` and `figures` of each class, by its name; nothing if there are none.
+
+    The figures are those of `METRICS` that requests alone tell: ITL is not among them, since
+    steps don't say whose tokens they compute. A class has its own targets, or none.
+    """
+    found = {}
+    for code, name in enumerate(context.class_names):
+        mine = {column: values[requests["class"] == code] for column, values in requests.items()}
+        own = replace(context, slo=context.class_slos.get(name), price_usd_per_gpu_hour=None)
+        samples = request_samples(mine, context.warmup_ns)
+        values = {
+            **request_figures(mine, context.warmup_ns),
+            **throughput_figures(mine, steps, own),
+            **latency_figures(samples),
+        }
+        figures = {key: finite_or_none(values[key]) for key in METRICS if key in values}
+        found[name] = {"verdict": judge(own.slo, figures, samples), "figures": figures}
+    return found
+
+
+def overall(verdict: dict[str, Any], classes: dict[str, Any]) -> dict[str, Any]:
+    """Return the verdict on all traffic together with those on its classes.
+
+    The SLO is met if that of the whole is, where it has one, and that of each class. The sentence
+    is that of the first that misses, or is not judged.
+    """
+    judged = {name: part["verdict"] for name, part in classes.items() if part["verdict"]["targets"]}
+    if not judged:
+        return verdict
+    own = [("", verdict)] if verdict["targets"] else []
+    parts = own + [(f"Class {name}. ", part) for name, part in judged.items()]
+    for answer in (False, None):
+        for prefix, part in parts:
+            if part["met"] is answer:
+                return {**verdict, "met": answer, "sentence": prefix + part["sentence"]}
+    sentences = [prefix + part["sentence"] for prefix, part in parts]
+    return {**verdict, "met": True, "sentence": " ".join(sentences)}
