@@ -1,6 +1,7 @@
 """How well a fitted workload imitates its log: draws beside the log, in the same figures."""
 
 from dataclasses import dataclass
+from math import log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ from kvsim.workload.parameters import Workload
 from kvsim.workload.requests import RequestTable
 
 DRAWS = 5
-# Up to these, the imitation is called close; beyond, the sentence says what is off.
+# Up to these, the imitation is called close; beyond, the sentence says what is off. Rate and
+# dispersion may be further off where chance alone does as much.
 CLOSE_RATE = 0.05
 CLOSE_DISPERSION = 1.5  # times too much or too little
 CLOSE_LENGTHS = 0.05  # Kolmogorov–Smirnov distance
@@ -57,7 +59,23 @@ def _rate(traffic: Traffic, drawn: list[RequestTable]) -> Compared:
     rate_per_s = len(traffic.log) * NS_PER_S / traffic.end_ns
     found = float(np.mean([len(one) for one in drawn])) * NS_PER_S / traffic.end_ns
     off = found / rate_per_s - 1
-    return Compared("requests per second", rate_per_s, found, f"{off:+.1%}", abs(off) <= CLOSE_RATE)
+    return Compared(
+        "requests per second",
+        rate_per_s,
+        found,
+        f"{off:+.1%}",
+        abs(off) <= _rate_margin(traffic, len(drawn)),
+    )
+
+
+def _rate_margin(traffic: Traffic, draws: int) -> float:
+    """Return how far off the rate may be: what is called close, or what happens by chance (95 %).
+
+    A count with index of dispersion I has the relative standard deviation sqrt(I / count).
+    """
+    windows = traffic.arrivals.windows if traffic.arrivals else ()
+    index = max((window.dispersion or 0.0 for window in windows), default=1.0)
+    return max(CLOSE_RATE, 1.96 * sqrt(index / (len(traffic.log) * draws)))
 
 
 def _dispersions(traffic: Traffic, drawn: list[RequestTable]) -> list[Compared]:
@@ -71,19 +89,26 @@ def _dispersions(traffic: Traffic, drawn: list[RequestTable]) -> list[Compared]:
         if window.dispersion is not None and known:
             index = float(np.exp(np.mean(np.log(known))))
             times = index / max(window.dispersion, LEAST_DISPERSION)
-            close = 1 / CLOSE_DISPERSION <= times <= CLOSE_DISPERSION
+            # The log's own index is known no better: its logarithm has this standard deviation.
+            spread = sqrt(2 * window_ns / traffic.end_ns)
+            close = abs(log(times)) <= max(log(CLOSE_DISPERSION), 1.96 * spread)
             name = f"dispersion over {format_duration(window.seconds)}"
             found.append(Compared(name, window.dispersion, index, f"x {times:.2f}", close))
     return found
 
 
-def _lengths(name: str, log: NDArray[np.int64], drawn: list[NDArray[np.int64]]) -> list[Compared]:
+def _lengths(
+    name: str, recorded: NDArray[np.int64], drawn: list[NDArray[np.int64]]
+) -> list[Compared]:
     pooled = np.concatenate(drawn)
-    distance = ks_distance(log, pooled)
+    distance = ks_distance(recorded, pooled)
     close = distance <= CLOSE_LENGTHS
     rows = []
     for percentile in PERCENTILES:
-        values = float(np.percentile(log, percentile)), float(np.percentile(pooled, percentile))
+        values = (
+            float(np.percentile(recorded, percentile)),
+            float(np.percentile(pooled, percentile)),
+        )
         off = f"{values[1] / values[0] - 1:+.1%}"
         rows.append(Compared(f"{name} tokens p{percentile}", *values, off, True))
     rows.append(Compared(f"{name} tokens, KS distance", None, distance, "", close))
@@ -93,10 +118,10 @@ def _lengths(name: str, log: NDArray[np.int64], drawn: list[NDArray[np.int64]]) 
 def _correlation(traffic: Traffic, drawn: list[RequestTable]) -> Compared:
     prompt = np.concatenate([one.prompt_tokens for one in drawn])
     output = np.concatenate([one.output_tokens for one in drawn])
-    log, found = traffic.rank_correlation, rank_correlation(prompt, output)
-    off = (found or 0.0) - (log or 0.0)
+    wanted, found = traffic.rank_correlation, rank_correlation(prompt, output)
+    off = (found or 0.0) - (wanted or 0.0)
     close = abs(off) <= CLOSE_CORRELATION
-    return Compared("rank correlation", log, found, f"{off:+.2f}", close)
+    return Compared("rank correlation", wanted, found, f"{off:+.2f}", close)
 
 
 def ks_distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
