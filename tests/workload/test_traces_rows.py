@@ -134,6 +134,18 @@ def _line_ends(path: Path) -> list[int]:
         return [reader.line_num for _ in reader][1:]
 
 
+@settings(max_examples=40)
+@given(who=st.lists(st.sampled_from(["", "a", "b", "7", "é", "a b"]), min_size=1, max_size=30))
+def test_sessions_are_numbered_as_they_come(tmp_path_factory, who):
+    lines = [f"{i},1,1,{name}" for i, name in enumerate(who)]
+    path = write(tmp_path_factory.mktemp("t"), "\n".join(["at,in,out,who", *lines]))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(filter(None, who)))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvsim.workload.traces._source._BLOCK_BYTES", 30)
+        trace = read_trace(path, columns={**COLUMNS, "session": "who"})
+    assert trace.session.tolist() == [numbers.get(name, -1) for name in who]
+
+
 @settings(max_examples=25)  # six files each
 @given(
     rows=st.lists(
@@ -186,6 +198,12 @@ def test_times_of_every_type_are_exact(tmp_path, column, unit, expected_ns):
     pq.write_table(table, tmp_path / "log")
     trace = read_trace(tmp_path / "log", columns=COLUMNS, time_unit=unit)
     assert trace.arrival_ns.tolist() == [0, expected_ns]
+
+
+def test_numbers_are_no_timestamps(tmp_path):
+    path = write(tmp_path, '{"at": 1700000000, "in": 1, "out": 2}')
+    with pytest.raises(InputError, match="bad row"):
+        read_trace(path, columns=COLUMNS, time_unit="timestamp")
 
 
 def test_json_lines_that_are_broken_are_told_by_their_number(tmp_path):
@@ -288,3 +306,11 @@ def test_bytes_that_are_no_log_are_refused(tmp_path, content):
     for options in ({}, {"columns": COLUMNS}):
         with pytest.raises(InputError, match="log"):
             read_trace(write(tmp_path, content), **options)
+
+
+def test_the_unit_is_guessed_once_for_the_whole_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("kvsim.workload.traces._source._BLOCK_BYTES", 100)
+    rows = ["junk,1,1", *(f"2024-05-10 00:00:{second:02},1,1" for second in range(60))]
+    path = write(tmp_path, "\n".join(["at,in,out", *rows, *rows]))
+    trace = read_trace(path, columns=COLUMNS, skip_bad_rows=2)
+    assert trace.arrival_ns.tolist() == [i // 2 * 10**9 for i in range(120)]

@@ -20,6 +20,7 @@ _EARLIEST_NS, _LATEST_NS = -(10**18), 8 * 10**18
 NUMBER = pa.decimal128(38, 18)  # a number as it is written, exact to its last digit
 _DECIMALS: dict[TimeUnit, int] = {"s": 9, "ms": 6, "us": 3, "ns": 0}  # down to nanoseconds
 _HUGE = r"[eE]\+?[0-9]{2}"  # an exponent that Arrow's decimals would overflow with in silence
+_PEEKED_ROWS = 100
 _ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _CLOCK = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,9})?)?"
@@ -40,21 +41,23 @@ def tokens(column: pa.Array, least: int = 1) -> Checked:
     return numbers, whole & (numbers >= least) & (numbers <= MOST_TOKENS)
 
 
-def times_ns(column: pa.Array, unit: TimeUnit | None) -> Checked:
+def times_ns(column: pa.Array, unit: TimeUnit) -> Checked:
     """Return times in nanoseconds since any origin, exactly as they are written.
 
     Digits beyond nanoseconds are rounded. Columns of a timestamp type need no unit.
     """
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         text = pc.ascii_trim_whitespace(column)
-        if (unit or _guessed_unit(text)) == "timestamp":
+        if unit == "timestamp":
             return _timestamps(text)
         huge = pc.match_substring_regex(text, _HUGE)
         column = _cast(pc.if_else(huge, None, text), NUMBER)
     if pa.types.is_timestamp(column.type):
         numbers, good = _integers(_cast(column, pa.timestamp("ns")))
         return numbers, good & (numbers >= 0) & (numbers < _END_NS)
-    decimals = _DECIMALS[unit if unit and unit != "timestamp" else "s"]
+    if unit == "timestamp":
+        return _none(len(column))  # a number: of what, since when?
+    decimals = _DECIMALS[unit]
     if pa.types.is_floating(column.type):
         return _floats(column, decimals)
     if pa.types.is_integer(column.type):
@@ -64,6 +67,14 @@ def times_ns(column: pa.Array, unit: TimeUnit | None) -> Checked:
     rounded = pc.round(column, ndigits=decimals, round_mode="half_to_even")
     numbers, good = low_words(_cast(rounded, pa.decimal128(38, decimals)))
     return numbers, good & (numbers >= _EARLIEST_NS) & (numbers <= _LATEST_NS)
+
+
+def unit_shown(column: pa.Array) -> TimeUnit:
+    """Return `timestamp` if one of the first values begins like a date, else `s`."""
+    if not pa.types.is_string(column.type):
+        return "s"
+    dated = pc.match_substring_regex(column[:_PEEKED_ROWS], r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}")
+    return "timestamp" if pc.any(dated).as_py() else "s"
 
 
 def date_of(text: str) -> str | None:
@@ -87,11 +98,6 @@ def texts(column: pa.Array) -> pa.Array:
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.decimal128(38, 0) if _all_whole(column) else pa.float64())
     return column if pa.types.is_string(column.type) else column.cast(pa.string())
-
-
-def _guessed_unit(text: pa.Array) -> TimeUnit:
-    first = pc.match_substring_regex(text[:1], r"^[0-9]{4}-[0-9]{2}-[0-9]{2}")
-    return "timestamp" if len(text) and first[0].as_py() else "s"
 
 
 def _timestamps(text: pa.Array) -> Checked:

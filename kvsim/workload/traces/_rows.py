@@ -21,6 +21,7 @@ _SHOWN_PROBLEMS = 20
 _COUNTED_PROBLEMS = 10_000  # with so many more than allowed a file is not read on
 
 Column = NDArray[np.int64]
+Integers = NDArray[np.int64] | NDArray[np.int32]  # a column for the time being
 Mask = NDArray[np.bool_]
 
 
@@ -35,10 +36,19 @@ def read_rows(reading: Reading, layout: Layout) -> Trace:
     rows = _Rows(reading, layout)
     for batch in batches(reading.path, reading.head, names, layout):
         _refuse_absent(names, list(batch.columns), reading)
+        rows.layout = _with_unit(rows.layout, reading, batch)
         rows.add(batch)
         if rows.bad > reading.skip_bad_rows + _COUNTED_PROBLEMS:
             break
     return rows.trace()
+
+
+def _with_unit(layout: Layout, reading: Reading, batch: Batch) -> Layout:
+    """Decide on the unit of the arrivals; the first batch shows it if nobody says it."""
+    arrival, unit = layout.columns.arrival, reading.time_unit or layout.time_unit
+    if arrival is not None and unit is None:
+        unit = _convert.unit_shown(batch.columns[arrival])
+    return replace(layout, time_unit=unit)
 
 
 def _wanted(reading: Reading, layout: Layout) -> list[str]:
@@ -69,7 +79,7 @@ class _Rows:
 
     reading: Reading
     layout: Layout
-    parts: list[dict[str, Column]] = field(default_factory=list)
+    parts: list[dict[str, Integers]] = field(default_factory=list)
     sessions: list[pa.Array] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     bad: int = 0
@@ -77,12 +87,13 @@ class _Rows:
 
     def add(self, batch: Batch) -> None:
         """Judge the rows of a batch and keep the good ones."""
-        numbers, good, failed = _judged(batch, self.layout, self.reading)
+        numbers, good, failed = _judged(batch, self.layout)
         asked = _matching(batch, self.reading)
         self.failures += int((asked & failed).sum())
         self._note_bad(batch, np.flatnonzero(asked & ~failed & ~good))
         chosen = asked & ~failed & good
-        part = {name: values[chosen] for name, values in numbers.items()}
+        part: dict[str, Integers] = {}
+        part |= {name: _small(values[chosen]) for name, values in numbers.items()}
         mask = pa.array(chosen)
         if self.layout.blocks is not None:
             blocks = batch.columns[self.layout.blocks].filter(mask)
@@ -99,7 +110,7 @@ class _Rows:
             (place, bad_row(text, self.layout)) for place, text in batch.broken[:_SHOWN_PROBLEMS]
         ]
         for row in rows[:_SHOWN_PROBLEMS].tolist():
-            found.append((int(batch.places[row]), why_bad(batch, row, self.layout, self.reading)))
+            found.append((int(batch.places[row]), why_bad(batch, row, self.layout)))
         room = _SHOWN_PROBLEMS - len(self.problems)
         for place, why in sorted(found)[: max(room, 0)]:
             message = why if lines else f"row {place}: {why}"
@@ -108,12 +119,12 @@ class _Rows:
     def trace(self) -> Trace:
         """Return the requests in order of arrival; InputError if too many rows are bad."""
         self._refuse_bad()
+        session = _codes(self.sessions) if self.sessions else None
         arrival = self._column("arrival")
         prompt, output = self._column("prompt"), self._column("output")
         if not len(prompt):
             raise InputError(Problem("holds no request", str(self.reading.path)))
         arrival = arrival if len(arrival) else np.zeros(len(prompt), dtype=np.int64)
-        session = _codes(self.sessions) if self.sessions else None
         trace = Trace(
             arrival,
             prompt,
@@ -127,7 +138,7 @@ class _Rows:
     def _column(self, name: str) -> Column:
         """Return a column of all batches, and forget its parts."""
         parts = [part.pop(name) for part in self.parts if name in part]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts], dtype=np.int64)
 
     def _segments(self, prompt: Column) -> Segments:
         return block_segments(
@@ -157,7 +168,13 @@ class _Rows:
         )
 
 
-def _judged(batch: Batch, layout: Layout, reading: Reading) -> tuple[dict[str, Column], Mask, Mask]:
+def _small(column: Column) -> Integers:
+    """Keep a column in half the memory if it fits."""
+    fits = column.max(initial=0) < 2**31 and column.min(initial=0) >= -(2**31)
+    return column.astype(np.int32) if fits else column
+
+
+def _judged(batch: Batch, layout: Layout) -> tuple[dict[str, Column], Mask, Mask]:
     """Return the rows' numbers, which rows are good, and which stand for failed requests."""
     columns = layout.columns
     prompt, good = _convert.tokens(batch.columns[columns.prompt_tokens])
@@ -166,8 +183,8 @@ def _judged(batch: Batch, layout: Layout, reading: Reading) -> tuple[dict[str, C
     good &= answered & (output > 0)
     numbers = {"prompt": prompt, "output": output}
     if columns.arrival is not None:
-        unit = reading.time_unit or layout.time_unit
-        numbers["arrival"], timed = _convert.times_ns(batch.columns[columns.arrival], unit)
+        times = batch.columns[columns.arrival]
+        numbers["arrival"], timed = _convert.times_ns(times, layout.time_unit or "s")
         good &= timed
     if layout.blocks is not None:
         lengths = pc.list_value_length(batch.columns[layout.blocks]).fill_null(0)
@@ -195,10 +212,14 @@ def _matching(batch: Batch, reading: Reading) -> Mask:
 def _codes(sessions: list[pa.Array]) -> Column:
     """Return a number for each request's session, -1 where it has none."""
     chunks = pa.chunked_array(sessions).unify_dictionaries()
-    encoded = pa.concat_arrays(chunks.chunks)
-    nameless = pc.index(encoded.dictionary, "").as_py()
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return np.where(codes == nameless, -1, codes) if nameless >= 0 else codes
+    sessions.clear()  # there may be many
+    dictionary = chunks.chunk(0).dictionary
+    nameless = pc.index(dictionary, "").as_py()
+    indices = pa.concat_arrays([chunk.indices for chunk in chunks.chunks]).fill_null(-1)
+    codes = indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    if nameless >= 0:
+        codes[codes == nameless] = -1
+    return codes
 
 
 def _in_order(trace: Trace) -> Trace:
@@ -212,9 +233,12 @@ def _in_order(trace: Trace) -> Trace:
 
 
 def numbered(codes: Column) -> Column:
-    """Number codes from 0 in order of their first appearance; -1 stays."""
-    known, first, where = np.unique(codes, return_index=True, return_inverse=True)
-    first = np.where(known < 0, -1, first)
-    rank = np.empty(len(known), dtype=np.int64)
-    rank[np.argsort(first, kind="stable")] = np.arange(len(known))
-    return np.where(codes < 0, -1, rank[where] - int(len(known) > 0 and known[0] < 0))
+    """Number codes (0, 1, … in any order) from 0 in order of their first appearance; -1 stays."""
+    first = np.full(int(codes.max()) + 2, len(codes), dtype=np.int64)
+    # The last of several assignments to a place holds; -1 goes to the last place.
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first[:-1])] = np.arange(len(first) - 1)
+    rank[-1] = -1
+    numbers: Column = rank[codes]
+    return numbers

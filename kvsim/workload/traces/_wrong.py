@@ -5,12 +5,12 @@ import pyarrow as pa
 from kvsim.workload.limits import MOST_TOKENS
 from kvsim.workload.traces import _convert
 from kvsim.workload.traces._source import Batch
-from kvsim.workload.traces.format import Layout, Reading
+from kvsim.workload.traces.format import Layout
 
 _SHOWN_CHARACTERS = 80
 
 
-def why_bad(batch: Batch, row: int, layout: Layout, reading: Reading) -> str:
+def why_bad(batch: Batch, row: int, layout: Layout) -> str:
     """Return what is wrong with a row, in words."""
     columns = layout.columns
     lengths = [batch.columns[columns.prompt_tokens], batch.columns[columns.output_tokens]]
@@ -25,8 +25,7 @@ def why_bad(batch: Batch, row: int, layout: Layout, reading: Reading) -> str:
         )
     if columns.arrival is not None:
         column = batch.columns[columns.arrival]
-        unit = reading.time_unit or layout.time_unit
-        if not _convert.times_ns(column[row : row + 1], unit)[1][0]:
+        if not _convert.times_ns(column[row : row + 1], layout.time_unit or "s")[1][0]:
             date = _convert.date_of(str(_cell(column, row)))
             if date:
                 years = _convert.YEARS
