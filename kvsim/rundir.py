@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import kvsim
 from kvsim.cost import StepShape
 from kvsim.engine.recorder import Sink
@@ -18,11 +20,13 @@ from kvsim.errors import InputError
 from kvsim.metrics import RunContext, StepCosts
 from kvsim.metrics.summary import Summary, summarize
 from kvsim.scenario.load import ScenarioFile
+from kvsim.scenario.schema import BASE
 from kvsim.scenario.variant import ResolvedVariant, scenario_hash
 from kvsim.simulate import Simulated, simulate
 from kvsim.tables import TABLES, Columns, TableWriter, read_table, tables_of
 from kvsim.units import seconds_to_ns
 from kvsim.workload.parameters import file_digests
+from kvsim.workload.replay import as_sent
 from kvsim.workload.requests import RequestTable
 
 MANIFEST = "manifest.json"
@@ -169,6 +173,13 @@ def manifest(
         "files": files,
         "variants": values,
     }
+
+
+def sent_in(run: Run) -> RequestTable:
+    """Return the requests as they reached the base variant's servers, for a trace of the run."""
+    rows = run.tables[BASE]["requests"]
+    retried = np.array(run.simulated[BASE].totals.retried_rows, dtype=np.int64)
+    return as_sent(run.requests, rows["request"], rows["arrival_ns"], retried)
 
 
 def step_shape(steps: Columns) -> StepShape:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from kvsim.cli.text import aligned, wrapped
 from kvsim.metrics.catalog import format_figure
+from kvsim.metrics.classes import class_table
 from kvsim.metrics.summary import compare
-from kvsim.metrics.throughput import AT_ONCE_NS
 from kvsim.rundir import REPORT, Run
 from kvsim.scenario.schema import BASE
-from kvsim.units import NS_PER_S, format_duration
+from kvsim.units import format_duration
 
 MET = {True: "met", False: "MISSED", None: "not judged"}
 
@@ -21,6 +21,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
         wrapped("Limit: " + base["limits"]["sentence"]),
         _targets(run),
         _side_by_side(run),
+        _classes(run),
         *(wrapped("Note: " + note) for note in run.variants[BASE].notes),
         _places(run, target, with_report),
     ]
@@ -61,10 +62,19 @@ def _side_by_side(run: Run) -> str:
     return aligned(rows)
 
 
+def _classes(run: Run) -> str:
+    """Show the classes of traffic in each variant."""
+    blocks = []
+    for name, summary in run.summaries.items():
+        if summary["classes"]:
+            header, rows = class_table(summary["classes"])
+            title = [] if len(run.summaries) == 1 else [f"Classes of traffic, {name}:"]
+            blocks.append("\n".join([*title, aligned([tuple(header), *map(tuple, rows)])]))
+    return "\n\n".join(blocks)
+
+
 def _places(run: Run, target: Path, with_report: bool) -> str:
-    horizon_ns = run.requests.horizon_ns
-    when = (
-        f"over {format_duration(horizon_ns / NS_PER_S)}" if horizon_ns > AT_ONCE_NS else "at once"
-    )
-    about = f"{len(run.requests):,} requests {when}; tables in {target}/"
+    figures = run.summaries[BASE]["figures"]
+    over = format_duration(figures["window_s"])
+    about = f"{figures['requests_total']:,} requests over {over}; tables in {target}/"
     return f"{about}\nReport: {target / REPORT}" if with_report else about

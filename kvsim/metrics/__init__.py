@@ -5,8 +5,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -67,6 +66,6 @@ class RunContext:
     warmup_ns: int = 0
     slo: Mapping[str, float] | None = None  # `ttft_p99_s: 2.0`, `max_failed_fraction: 0.001`
     class_names: tuple[str, ...] = ()  # of the traffic; none: it is all alike
-    class_slos: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # by class
+    class_slos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by class
     price_usd_per_gpu_hour: float | None = None
     step_costs: StepCosts | None = None

@@ -4,11 +4,33 @@ from dataclasses import replace
 from typing import Any
 
 from kvsim.metrics import RunContext, finite_or_none
-from kvsim.metrics.catalog import METRICS
+from kvsim.metrics.catalog import METRICS, format_figure
 from kvsim.metrics.latency import latency_figures, request_samples
 from kvsim.metrics.slo import judge
 from kvsim.metrics.throughput import request_figures, throughput_figures
 from kvsim.tables import Columns
+
+# What is shown of each class.
+CLASS_FIGURES = (
+    "requests_total",
+    "requests_per_s",
+    "ttft_p99_s",
+    "tpot_p99_s",
+    "e2e_p99_s",
+    "failed_fraction",
+)
+_MET = {True: "met", False: "MISSED", None: "not judged"}
+
+
+def class_table(classes: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows that show the classes of a summary, one a row."""
+    header = ["Class", *(METRICS[name].label for name in CLASS_FIGURES), "SLO"]
+    rows = []
+    for name, part in classes.items():
+        shown = [format_figure(figure, part["figures"][figure]) for figure in CLASS_FIGURES]
+        verdict = part["verdict"]
+        rows.append([name, *shown, _MET[verdict["met"]] if verdict["targets"] else "none"])
+    return header, rows
 
 
 def class_summaries(requests: Columns, steps: Columns, context: RunContext) -> dict[str, Any]:

@@ -35,9 +35,21 @@ COMPARED = (
     "e2e_p50_s",
     "e2e_p99_s",
     "preemptions_total",
+    "prefix_hit_fraction",
     "requests_rejected",
+    "requests_timed_out",
+    "retries_total",
+    "unanswered_fraction",
     "failed_fraction",
 )
+# Of these, those are left out that are zero, or unknown, in all variants.
+_IF_ANY = {
+    "prefix_hit_fraction",
+    "requests_rejected",
+    "requests_timed_out",
+    "retries_total",
+    "unanswered_fraction",
+}
 
 
 def summarize(requests: Columns, steps: Columns, events: Columns, context: RunContext) -> Summary:
@@ -78,6 +90,8 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
 def compare(summaries: Mapping[str, Summary]) -> list[dict[str, Any]]:
     """Set variants side by side: one row a metric of `COMPARED`, the first variant is the base.
 
+    Counts of what never happened in any variant have no row.
+
     A row has `name`, `label`, `unit`, `better`, `values` by variant, and `ratios` by variant to
     the base (None if either has no value, or the base's is zero).
     """
@@ -85,6 +99,8 @@ def compare(summaries: Mapping[str, Summary]) -> list[dict[str, Any]]:
     for name in COMPARED:
         metric = METRICS[name]
         values = {variant: summary["figures"][name] for variant, summary in summaries.items()}
+        if name in _IF_ANY and not any(values.values()):
+            continue
         base = next(iter(values.values()), None)
         ratios = {
             variant: value / base if base and value is not None else None

@@ -36,6 +36,7 @@ def _sections(run: ReportInput) -> list[Section]:
         return [Section("requests", "Requests", "Requests", sentence=nothing, table=counted)]
     time = TimeAxis.of_run(run.variants)
     return [
+        *_class_section(run.variants),
         Section("kv", "KV cache", "KV cache over time", [occupancy(run.variants, time)]),
         Section(
             "queue", "Queue", "Queue and batch over time", [queue_and_batch(run.variants, time)]
@@ -44,6 +45,14 @@ def _sections(run: ReportInput) -> list[Section]:
         *_step_section(run.variants),
         _preemption_section(run.variants, time),
     ]
+
+
+def _class_section(variants: Sequence[Variant]) -> list[Section]:
+    table = sections.classes(variants)
+    if table is None:
+        return []
+    about = "Latencies of each class's own requests; the SLO is the class's own, if it has one."
+    return [Section("classes", "Classes", "Classes of traffic", (), about, table)]
 
 
 def _latency_section(run: ReportInput) -> list[Section]:

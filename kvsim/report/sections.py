@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvsim.metrics.catalog import METRICS, format_figure, metric_of, percent
-from kvsim.metrics.summary import COMPARED, compare
+from kvsim.metrics.classes import class_table
+from kvsim.metrics.summary import compare
 from kvsim.report.figure import Table, sentence, short_name
 from kvsim.report.inputs import Variant
 from kvsim.units import format_bytes
@@ -34,6 +35,7 @@ OUTCOME_FIGURES = (
     "requests_rejected",
     "requests_timed_out",
     "requests_unfinished",
+    "retries_total",
     "preemptions_total",
     "recomputed_tokens",
 )
@@ -157,8 +159,18 @@ def outcomes(variants: Sequence[Variant]) -> Table:
     return Table(["", *(variant.name for variant in variants)], rows)
 
 
+def classes(variants: Sequence[Variant]) -> Table | None:
+    """Return the classes of traffic in each variant; None if all traffic is alike."""
+    rows: list[list[str]] = []
+    for variant in variants:
+        header, shown = class_table(variant.summary["classes"])
+        rows += [[variant.name, *row] for row in shown]
+    return Table(["Variant", *header], rows) if rows else None
+
+
 def all_figures(variants: Sequence[Variant]) -> list[Row]:
     """Return every figure of the catalog that isn't in the comparison."""
+    shown = {row["name"] for row in compare({v.name: v.summary for v in variants})}
     return [
         Row(
             metric.label,
@@ -166,7 +178,7 @@ def all_figures(variants: Sequence[Variant]) -> list[Row]:
             [Cell(format_figure(name, v.summary["figures"][name])) for v in variants],
         )
         for name, metric in METRICS.items()
-        if name not in COMPARED
+        if name not in shown
     ]
 
 

@@ -34,7 +34,7 @@ def simulate(seed, replicas):
     fleet = Fleet(
         config=EngineConfig(16, 256, 400, BLOCKS, BLOCK),
         replicas=replicas,
-        router=RoundRobin().build(),
+        router=RoundRobin().build(np.random.default_rng(0)),
         build_allocator=lambda oracle: PagedPool(PoolShape(BLOCKS, BLOCK, 400)),
         cost=AffineCost(fixed_ns=5_000, per_token_ns=20),
     )

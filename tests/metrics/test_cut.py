@@ -80,7 +80,7 @@ def test_tokens_and_time_are_those_of_the_engine_by_then(context, end_ns):
     fleet = Fleet(
         config=EngineConfig(8, 256, 400, 60, 16),
         replicas=1,
-        router=RoundRobin().build(),
+        router=RoundRobin().build(np.random.default_rng(0)),
         build_allocator=lambda oracle: PagedPool(PoolShape(60, 16, 400)),
         cost=AffineCost(fixed_ns=5_000),
     )

@@ -78,6 +78,8 @@ def test_every_request_has_one_outcome(small_run):
     figures = request_figures(small_run[0], warmup_ns=4 * SECOND)
     assert figures == {
         "requests_total": 5,
+        "retries_total": 0,
+        "unanswered_fraction": pytest.approx(2 / 5),
         "requests_measured": 3,
         "requests_finished": 3,
         "requests_rejected": 1,

@@ -39,7 +39,7 @@ def test_a_good_scenario_has_its_defaults(write):
     ("more", "line", "path", "message"),
     [
         ("replcas: 2", 7, "replcas", "unknown key; did you mean replicas?"),
-        ("zzz: 2", 7, "zzz", "unknown key; known are cost, engine"),
+        ("zzz: 2", 7, "zzz", "unknown key; known are class_slos, cost"),
         ("replicas: 0", 7, "replicas", "greater than or equal to 1, not 0"),
         ("replicas: two", 7, "replicas", "should be a valid integer, not 'two'"),
         ("replicas: 1.5", 7, "replicas", "should be a valid integer, not 1.5"),
