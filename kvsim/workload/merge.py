@@ -176,7 +176,7 @@ def _segments(parts: list[Part], order: Ints, samples: int) -> Segments | None:
     for part in parts:
         segments = part.prompts.segments or _of_unrelated(part.prompts.prompt_tokens)
         joined.append(_shifted(segments, offset))
-        offset = _end_of_seeds(joined[-1])
+        offset = max(offset, _end_of_seeds(joined[-1]))
     counts = np.concatenate([np.diff(segments.first) for segments in joined])
     whole = Segments(
         np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)]),
