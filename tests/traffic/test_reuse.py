@@ -32,7 +32,10 @@ def log(requests: list[tuple[list[tuple[int, int]], int, int]]) -> Trace:
 
 
 def tokens_of(parts, answer_seed, output) -> list[tuple[int, int]]:
-    return [(seed, at) for seed, n in [*parts, (answer_seed, output)] for at in range(n)]
+    """Each token by seed and place in its stream; an answer may continue the last segment."""
+    tokens = [(seed, at) for seed, n in parts for at in range(n)]
+    start = tokens[-1][1] + 1 if tokens[-1][0] == answer_seed else 0
+    return tokens + [(answer_seed, start + at) for at in range(output)]
 
 
 def hits_of_a_kept_cache(requests, size_blocks: int, block: int) -> int:
