@@ -27,6 +27,8 @@ class EngineConfig:
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     max_num_scheduled_tokens: int | None = None
     max_num_active_seqs: int | None = None
+    prefill_schedule_interval: int = 1
+    long_prefill_token_threshold_adaptive: bool = False
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -140,6 +140,8 @@ class Replica:
         """Account for a scheduled step, record it, and return its duration in ns."""
         if plan.preempted:
             self._note_preempted(plan)
+        for request in plan.stalled:
+            self._stop_decoding(request)
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
         last_steps = self._last_steps
@@ -223,12 +225,15 @@ class Replica:
     def _note_preempted(self, plan: Plan) -> None:
         self._home.requeued()
         for request in plan.preempted:
-            last_step = self._last_steps.pop(request.number, None)
-            if last_step is not None:  # it was decoding: its last token came just now
-                request.last_token_ns = self._clock.now
-                self._ending[last_step].remove(request)
+            self._stop_decoding(request)
             self._disown(request)
             self._event(PREEMPTED, request.number, request.computed_tokens)
+
+    def _stop_decoding(self, request: Request) -> None:
+        last_step = self._last_steps.pop(request.number, None)
+        if last_step is not None:  # it was decoding: its last token came just now
+            request.last_token_ns = self._clock.now
+            self._ending[last_step].remove(request)
 
     def _end_at(self, request: Request, step: int) -> None:
         self._last_steps[request.number] = step

@@ -183,6 +183,8 @@ def _config(engine: Engine, flags: MemoryFlags, num_gpu_blocks: int) -> EngineCo
         scheduling_policy=engine.scheduling_policy,
         max_num_scheduled_tokens=engine.max_num_scheduled_tokens,
         max_num_active_seqs=engine.max_num_active_seqs,
+        long_prefill_token_threshold_adaptive=engine.long_prefill_token_threshold_adaptive,
+        prefill_schedule_interval=engine.prefill_schedule_interval,
     )
 
 

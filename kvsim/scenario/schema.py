@@ -160,6 +160,10 @@ class Engine(Parameters):
     """fcfs: first come, first served; priority: the smallest priority of a request first."""
     long_prefill_token_threshold: int = Field(default=0, ge=0, le=10**8)
     """Longest chunk of one prompt in a step; 0: no limit but the token budget."""
+    long_prefill_token_threshold_adaptive: bool = False
+    """Raise that limit to an equal share of max_num_batched_tokens for each request there is."""
+    prefill_schedule_interval: int = Field(default=1, ge=1, le=10**6)
+    """Compute prompts only in one of so many steps, while others decode and none was left out."""
     scheduler_reserve_full_isl: bool = True
     """Admit a request only if its whole prompt fits the free blocks now."""
     watermark: float = Field(default=0.0, ge=0, lt=1)

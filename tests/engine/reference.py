@@ -27,6 +27,7 @@ class Job:
     admitted_ns: int = -1
     preemptions: int = 0
     recomputed: int = 0
+    stalled: bool = False  # decoding, but the budget didn't reach it
     target: int = 0  # tokens to compute as prompt: after a preemption its answer so far as well
 
     def __post_init__(self) -> None:
@@ -35,6 +36,10 @@ class Job:
     @property
     def generated_tokens(self) -> int:
         return len(self.token_times_ns)
+
+    @property
+    def in_decode(self) -> bool:
+        return self.stalled or self.computed >= self.target
 
     @property
     def known(self) -> int:
@@ -66,6 +71,9 @@ class ReferenceEngine:
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.steps: list[Step] = []
+        self.next_prefill = 0  # step before which prefill work is held back
+        self.left_waiting = False
+        self.stalls = 0
         self.withdrawn = 0  # victims that had been scheduled in the same step
 
     def run(self, jobs: list[Job]) -> list[Step]:
@@ -81,24 +89,42 @@ class ReferenceEngine:
     def _step(self, now: int) -> int:
         config = self.config
         cap = config.max_num_batched_tokens
-        if config.long_prefill_token_threshold and len(self.running) + len(self.waiting) > 1:
-            cap = config.long_prefill_token_threshold
+        requests = len(self.running) + len(self.waiting)
+        if config.long_prefill_token_threshold and requests > 1:
+            least = cap // requests if config.long_prefill_token_threshold_adaptive else 0
+            cap = max(config.long_prefill_token_threshold, least)
+        throttled = (
+            len(self.steps) < self.next_prefill
+            and any(job.in_decode for job in self.running)
+            and not self.left_waiting
+        )
         plan: dict[int, tuple[Job, int]] = {}
-        preempted = self._schedule_running(plan, cap)
+        preempted = self._schedule_running(plan, cap, throttled)
+        for job in self.running:
+            if job.in_decode and job.number not in plan:
+                self.stalls += 1
+                job.stalled, job.target = True, job.known
         lacks = "nothing"
         if self.waiting:
-            lacks = "preempting" if preempted else self._admit(now, plan, cap)
+            lacks = "preempting" if preempted else self._admit(now, plan, cap, throttled)
+        if not throttled:
+            if any(not job.in_decode for job, _ in plan.values()):
+                self.next_prefill = len(self.steps) + config.prefill_schedule_interval
+            if not preempted:
+                self.left_waiting = bool(self.waiting)
         return self._execute(now, list(plan.values()), preempted, lacks)
 
     def _left(self, plan: dict[int, tuple[Job, int]]) -> int:
         budget = self.config.max_num_scheduled_tokens or self.config.max_num_batched_tokens
         return budget - sum(tokens for _, tokens in plan.values())
 
-    def _schedule_running(self, plan: dict[int, tuple[Job, int]], cap: int) -> list[Job]:
+    def _schedule_running(
+        self, plan: dict[int, tuple[Job, int]], cap: int, throttled: bool
+    ) -> list[Job]:
         preempted: list[Job] = []
         for job in list(self.running):
             tokens = min(job.known - job.computed, cap, self._left(plan))
-            if job in preempted or tokens == 0:
+            if job in preempted or tokens == 0 or (throttled and not job.in_decode):
                 continue
             while not self._room(job, job.computed + tokens):
                 victim = self._victim()
@@ -112,7 +138,7 @@ class ReferenceEngine:
                 plan[job.number] = job, tokens
         return preempted
 
-    def _admit(self, now: int, plan: dict[int, tuple[Job, int]], cap: int) -> str:
+    def _admit(self, now: int, plan: dict[int, tuple[Job, int]], cap: int, throttled: bool) -> str:
         config = self.config
         while self.waiting:
             if len(self.running) == (config.max_num_active_seqs or config.max_num_seqs):
@@ -122,7 +148,7 @@ class ReferenceEngine:
             if tokens > budget and not config.enable_chunked_prefill:
                 tokens = 0
             tokens = min(tokens, budget)
-            if tokens == 0:
+            if tokens == 0 or (throttled and job.known > 1):
                 return "token_budget"
             need = job.known if config.scheduler_reserve_full_isl else tokens
             shortage = self.pool.shortage(job, need, idle=not self.running)
@@ -161,6 +187,7 @@ class ReferenceEngine:
         job.recomputed += job.computed
         job.computed = job.slots = 0
         job.target = job.known
+        job.stalled = False
         self._wait(job, back=False)
 
     def _execute(
@@ -178,6 +205,7 @@ class ReferenceEngine:
         scheduled = [(job.number, tokens, job.computed) for job, tokens in plan]
         for job, tokens in plan:
             job.computed += tokens
+            job.stalled = False
         shape = (
             len(chunks),
             sum(tokens for _, tokens in chunks),

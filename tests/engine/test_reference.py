@@ -55,8 +55,9 @@ def random_scenario(seed):
         watermark=float(rng.choice([0.0, 0.0, 0.05])),
     )
     count = int(rng.integers(5, 60))
-    arrivals = np.sort(rng.integers(0, count * int(rng.choice([1, 200, 2000])), count))
+    arrivals = np.sort(rng.integers(0, count * int(rng.choice([1, 200, 2000, 20000])), count))
     prompts = rng.integers(1, max_model_len, count)
+    prompts[rng.random(count) < rng.choice([0, 0.4])] = 1  # admitted even among throttled steps
     outputs = rng.integers(1, int(rng.choice([3, 60, 150])), count)
     limits = np.where(rng.random(count) < 0.5, 0, outputs + rng.integers(-2, 20, count).clip(0))
     rows = np.stack([arrivals, prompts, outputs, limits], axis=1)
@@ -75,13 +76,32 @@ def random_scenario(seed):
         if enable_chunked_prefill
         else None,
         max_num_active_seqs=_tighter(rng, max_num_seqs),
+        long_prefill_token_threshold_adaptive=bool(rng.random() < 0.4),
+        prefill_schedule_interval=int(rng.choice([1, 1, 1, 2, 5])),
     )
+    if seed % 5 == 0:
+        config = starving(config, rng)
     return replace(requests, group=groups, priority=priorities), config, cost, layout
+
+
+def starving(config, rng):
+    """Return the settings changed so that prompts which grow leave no budget to decodes behind."""
+    return replace(
+        config,
+        max_num_seqs=8,
+        max_num_batched_tokens=48,
+        max_num_scheduled_tokens=int(rng.integers(4, 16)),
+        max_num_active_seqs=None,
+        enable_chunked_prefill=True,
+        scheduler_reserve_full_isl=False,
+        long_prefill_token_threshold=2,
+        long_prefill_token_threshold_adaptive=True,
+    )
 
 
 def _tighter(rng, most):
     """Return a limit below `most`, now and then, else None."""
-    return int(rng.integers(1, most + 1)) if rng.random() < 0.2 else None
+    return int(rng.integers(1, most + 1)) if rng.random() < 0.4 else None
 
 
 def reference(requests, config, cost, layout):
@@ -161,14 +181,17 @@ def compare(seed):
 def test_the_scenarios_cover_what_can_go_wrong():
     seen = dict.fromkeys(EVENT_KINDS, 0)
     lacks = set()
-    withdrawn = 0
+    withdrawn = stalls = 0
     for seed in range(SCENARIOS):
         requests, config, cost, layout = random_scenario(seed)
         trace = run(requests, config, cost, layout)
         for kind in trace.tables["events"]["event"]:
             seen[EVENT_KINDS[kind]] += 1
-        withdrawn += reference(requests, config, cost, layout)[2].withdrawn
+        plain = reference(requests, config, cost, layout)[2]
+        withdrawn += plain.withdrawn
+        stalls += plain.stalls
         lacks |= set(trace.tables["steps"]["head_lacks"].tolist())
     assert all(seen[kind] >= 20 for kind in ("preempted", "resumed", "rejected")), seen
-    assert withdrawn >= 20
+    assert withdrawn >= 10
+    assert stalls >= 20
     assert {HEAD_LACKS[code] for code in lacks} == set(HEAD_LACKS)

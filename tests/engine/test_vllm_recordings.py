@@ -14,8 +14,6 @@ from tests.engine.harness import request_table, run, segments_of
 from tests.engine.recordings import recorded_runs, steps_of
 
 MODELLED = {
-    "long_prefill_token_threshold_adaptive": False,
-    "prefill_schedule_interval": 1,
     "async_scheduling": False,
     "kv_groups": [["full"]],
 }

@@ -18,6 +18,7 @@ class Plan:
         "grown",
         "head_lacks",
         "preempted",
+        "stalled",
     )
 
     def __init__(self) -> None:
@@ -25,6 +26,7 @@ class Plan:
         self.admitted: Sequence[Request] = ()  # those of them that were waiting before
         self.grown: Sequence[Request] = ()  # decoding, given room for a further block
         self.preempted: Sequence[Request] = ()  # in order of preemption
+        self.stalled: Sequence[Request] = ()  # decoding before; the budget didn't reach them
         self.decode_seqs = 0
         self.decode_kv_tokens = 0  # context of the decoding sequences, new tokens included
         self.head_lacks = 0  # index into `tables.HEAD_LACKS`

@@ -6,6 +6,7 @@ filled their last block. Only these, the prefilling ones and the admitted ones a
 """
 
 import math
+from bisect import insort
 from collections.abc import Callable, Mapping
 
 from kvsim.engine.allocators import KVAllocator, Shortage
@@ -40,6 +41,15 @@ class VllmScheduler:
         self._due: list[dict[int, Request]] = [{} for _ in range(max(1, self._growth_tokens))]
         self._next_rank = 0
         self._step_tokens, self._most_running = config.step_tokens, config.running_seqs
+        # What a request asks for may grow from step to step: then decodes can go short.
+        self._wants_grow = (
+            config.long_prefill_token_threshold_adaptive or config.prefill_schedule_interval > 1
+        )
+        self._stalled: set[int] = set()  # ranks of those that did; they are among the prefilling
+        self._interval = config.prefill_schedule_interval
+        self._next_prefill_step = 0
+        self._left_waiting = False  # by the last admission that was allowed to prefill
+        self._throttled = False
         self._victim = VICTIMS[config.scheduling_policy]
         self._plan = Plan()
 
@@ -54,9 +64,13 @@ class VllmScheduler:
     def schedule(self, step: int) -> Plan:
         """Decide what step number `step` computes, and take the KV slots for it."""
         plan = self._plan
-        plan.chunks = plan.admitted = plan.grown = plan.preempted = ()
+        plan.chunks = plan.admitted = plan.grown = plan.preempted = plan.stalled = ()
         plan.head_lacks = 0
-        if self.prefilling:
+        if self._interval > 1:
+            self._throttled = self._throttles(step)
+        if self._wants_grow and self._budget_lacks():
+            self._schedule_in_order(step, plan)
+        elif self.prefilling:
             self._schedule_chunks(step, plan)
         elif self._growth_tokens and (due := self._due[step % self._growth_tokens]):
             self._grow(step, plan, _by_rank(due))
@@ -70,11 +84,13 @@ class VllmScheduler:
                 plan.head_lacks = PREEMPTING  # R6: a call that preempted admits nobody
             else:
                 self._admit(plan)
+        if self._interval > 1:
+            self._note_prefill(step, plan)
         return plan
 
     def decode(self, request: Request, step: int) -> None:
         """Let a request whose last chunk was computed decode from `step` on."""
-        self.prefilling.remove(request)
+        self._leave_prefilling(request)
         request.start_decoding(step)
         self.decode_seqs += 1
         self.decode_context_tokens += request.known_tokens
@@ -127,11 +143,12 @@ class VllmScheduler:
     def _share_budget(self, behind: int = -1) -> None:
         """Set `chunk_tokens` of the prefilling requests with a rank above `behind` (R1, R2).
 
-        A decoding request never goes short, wherever it stands: when it was admitted, budget was
-        left behind all requests ahead of it, and what these ask for in a step never grows. So
-        decodes come off the budget first, and only the last prompt is ever cut.
+        A decoding request doesn't go short, wherever it stands: when it was admitted, budget was
+        left behind all requests ahead of it, and what these ask for in a step never grows (where
+        it may, see `_budget_lacks`). So decodes come off the budget first, and only the last
+        prompt is ever cut.
         """
-        cap_tokens = self._chunk_cap_tokens()
+        cap_tokens = 0 if self._throttled else self._chunk_cap_tokens()
         budget_tokens = self._step_tokens - self.decode_seqs
         for request in self.prefilling:
             if request.rank > behind:
@@ -139,14 +156,81 @@ class VllmScheduler:
                 request.chunk_tokens = min(left_tokens, cap_tokens, budget_tokens)
             budget_tokens -= request.chunk_tokens
 
+    def _budget_lacks(self) -> bool:
+        """Tell whether the requests ask for more than the budget, or did a step before."""
+        if self._stalled:
+            return True
+        wanted_tokens = self.decode_seqs
+        if not self._throttled:
+            cap_tokens = self._chunk_cap_tokens()
+            for request in self.prefilling:
+                wanted_tokens += min(request.known_tokens - request.computed_tokens, cap_tokens)
+        return wanted_tokens > self._step_tokens
+
+    def _schedule_in_order(self, step: int, plan: Plan) -> None:
+        """Schedule the running requests one by one, since the budget may not reach all (R1).
+
+        A decode that it doesn't reach is stalled: it goes on like a prompt of which one token is
+        left to compute.
+        """
+        cap_tokens = self._chunk_cap_tokens()
+        budget_tokens = self._step_tokens
+        given: dict[Request, int] = {}
+        grown = []
+        for request in list(self.running.values()):
+            if request.rank < 0:
+                continue
+            left_tokens = 1 if request.decoding else request.known_tokens - request.computed_tokens
+            if self._throttled and not (request.decoding or request.rank in self._stalled):
+                left_tokens = 0
+            tokens = min(left_tokens, cap_tokens, budget_tokens)
+            if request.decoding and not tokens:
+                self._stall(request, step, plan)
+            elif not request.decoding:
+                request.chunk_tokens = tokens
+            if not tokens:
+                continue
+            asked_tokens = self._asked_tokens(request, step)
+            while request.rank >= 0 and not self._has_room(request, asked_tokens):
+                budget_tokens += given.pop(self._preempt(step, plan, request), 0)
+            if request.rank >= 0:
+                given[request] = tokens
+                budget_tokens -= tokens
+                if asked_tokens and request.decoding:
+                    grown.append(request)
+        plan.chunks = [request for request in self.prefilling if request.chunk_tokens]
+        plan.grown = [request for request in grown if request.rank >= 0]
+
+    def _asked_tokens(self, request: Request, step: int) -> int:
+        """Return for how many tokens a request needs room: who decodes fills a block at a time."""
+        if not (request.decoding or request.rank in self._stalled):
+            return request.chunk_tokens
+        growth_tokens = self._growth_tokens
+        full = growth_tokens and request.computed_before(step) % growth_tokens == 0
+        return growth_tokens if full else 0
+
+    def _has_room(self, request: Request, asked_tokens: int) -> bool:
+        return not asked_tokens or self.allocator.append(request.number, asked_tokens)
+
+    def _stall(self, request: Request, step: int, plan: Plan) -> None:
+        """Let a decoding request wait for its next token, where it stands."""
+        self._stop_decoding(request, step)
+        insort(self.prefilling, request, key=lambda each: each.rank)
+        self._stalled.add(request.rank)
+        plan.stalled = [*plan.stalled, request]
+
     def _chunk_cap_tokens(self) -> int:
         """Return the most tokens of one prompt in a step (R4): no cap for the only request."""
-        threshold_tokens = self.config.long_prefill_token_threshold
-        if threshold_tokens and len(self.running) + len(self.waiting) > 1:
-            return threshold_tokens
-        return self.config.max_num_batched_tokens
+        config = self.config
+        cap_tokens = config.long_prefill_token_threshold
+        requests = len(self.running) + len(self.waiting)
+        if not cap_tokens or requests <= 1:
+            return config.max_num_batched_tokens
+        if config.long_prefill_token_threshold_adaptive:
+            return max(cap_tokens, config.max_num_batched_tokens // requests)
+        return cap_tokens
 
-    def _preempt(self, step: int, plan: Plan, needing: Request) -> None:
+    def _preempt(self, step: int, plan: Plan, needing: Request) -> Request:
         """Preempt one request, so that `needing` gets its slots; it loses all and waits (R15).
 
         It may stand ahead, scheduled in this step already: what it was to fill can be found, as
@@ -165,16 +249,24 @@ class VllmScheduler:
         self.waiting.requeue(request)
         plan.preempted = [*plan.preempted, request]
         self._share_budget(behind=rank)
+        return request
 
     def _leave(self, request: Request, step: int) -> None:
         del self.running[request.rank]
         if request.decoding:
-            self._unfile(request)
-            request.stop_decoding(step)
-            self.decode_seqs -= 1
-            self.decode_context_tokens -= request.computed_tokens
+            self._stop_decoding(request, step)
         else:
-            self.prefilling.remove(request)
+            self._leave_prefilling(request)
+
+    def _stop_decoding(self, request: Request, step: int) -> None:
+        self._unfile(request)
+        request.stop_decoding(step)
+        self.decode_seqs -= 1
+        self.decode_context_tokens -= request.computed_tokens
+
+    def _leave_prefilling(self, request: Request) -> None:
+        self.prefilling.remove(request)
+        self._stalled.discard(request.rank)
 
     def _file(self, request: Request) -> None:
         if self._growth_tokens:
@@ -183,6 +275,18 @@ class VllmScheduler:
     def _unfile(self, request: Request) -> None:
         if self._growth_tokens:
             del self._due[-request.offset % self._growth_tokens][request.rank]
+
+    def _throttles(self, step: int) -> bool:
+        """Tell whether this step must do no prefill work, so that decodes go on smoothly (R9)."""
+        decoding = self.decode_seqs or self._stalled
+        return step < self._next_prefill_step and bool(decoding) and not self._left_waiting
+
+    def _note_prefill(self, step: int, plan: Plan) -> None:
+        if not self._throttled:
+            if any(request.rank not in self._stalled for request in plan.chunks):
+                self._next_prefill_step = step + self._interval
+            if not plan.preempted:
+                self._left_waiting = bool(self.waiting)
 
     # Waiting requests
 
@@ -204,6 +308,8 @@ class VllmScheduler:
             if not self.config.enable_chunked_prefill and chunk_tokens > budget_tokens:
                 chunk_tokens = 0  # R2: whole or not at all
             chunk_tokens = min(chunk_tokens, budget_tokens)
+            if self._throttled and request.known_tokens - cached_tokens > 1:
+                chunk_tokens = 0
             if not chunk_tokens:
                 plan.head_lacks = LACKS_BUDGET
                 break
