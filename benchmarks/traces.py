@@ -1,4 +1,4 @@
-"""How fast request logs are read, and in how much memory: `python benchmarks/traces.py [ROWS [LOG …]]`.
+"""How fast request logs are read, and in how much memory: `traces.py [ROWS [LOG …]]`.
 
 Writes logs of so many rows (10 million by default) into a temporary folder, reads each in a fresh
 process, and prints rows a second (of the clock, and of processor time with the start of Python) and

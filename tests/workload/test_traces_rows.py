@@ -83,7 +83,23 @@ NUMBERS = st.one_of(
     st.floats(1e-9, 1e6).map(repr),
 )
 JUNK = st.sampled_from(
-    ["", "x", "-1", "1.5.2", "nan", "1e30", "٣", "0x1F", " 7 ", "1_0", "inf", "."]
+    [
+        "",
+        "x",
+        "-1",
+        "1.5.2",
+        "nan",
+        "1e30",
+        "٣",
+        "0x1F",
+        "1e+05",
+        "2e09",
+        "1e99",
+        " 7 ",
+        "1_0",
+        "inf",
+        ".",
+    ]
 )
 LENGTHS = st.one_of(st.integers(0, 10**9).map(str), st.integers(1, 5000).map(str), JUNK)
 NOTES = st.sampled_from(["", "fine", 'said "so"', "a,b", "two\nlines", "é"])
@@ -314,3 +330,14 @@ def test_the_unit_is_guessed_once_for_the_whole_file(tmp_path, monkeypatch):
     path = write(tmp_path, "\n".join(["at,in,out", *rows, *rows]))
     trace = read_trace(path, columns=COLUMNS, skip_bad_rows=2)
     assert trace.arrival_ns.tolist() == [i // 2 * 10**9 for i in range(120)]
+
+
+@pytest.mark.parametrize(
+    "time", ["5.960464477539063e-08", "1e-20", "0.00000000000000000000000000001"]
+)
+@pytest.mark.parametrize("form", ["{},1,1", '{{"at": {}, "in": 1, "out": 1}}'])
+def test_times_near_zero_have_many_digits(tmp_path, time, form):
+    header = "at,in,out\n" * (form[0] != "{" or form[1] == "}")
+    path = write(tmp_path, header + "\n".join(form.format(at) for at in (time, "0.000001")))
+    trace = read_trace(path, columns=COLUMNS)
+    assert trace.arrival_ns.tolist() == [0, 1000 - round(float(time) * 1e9)]

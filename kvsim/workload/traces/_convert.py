@@ -17,9 +17,9 @@ YEARS = range(1970, 2200)
 _END_NS = int(np.datetime64("2200-01-01", "ns").astype(np.int64))
 # Nanoseconds between any two fit 64 bits.
 _EARLIEST_NS, _LATEST_NS = -(10**18), 8 * 10**18
-NUMBER = pa.decimal128(38, 18)  # a number as it is written, exact to its last digit
+NUMBER = pa.decimal256(76, 40)  # as it is written: of times near 0 Python writes so many digits
 _DECIMALS: dict[TimeUnit, int] = {"s": 9, "ms": 6, "us": 3, "ns": 0}  # down to nanoseconds
-_HUGE = r"[eE]\+?[0-9]{2}"  # an exponent that Arrow's decimals would overflow with in silence
+_HUGE = r"[eE]\+?0*([2-9][0-9]|[1-9][0-9]{2})"  # an exponent that Arrow's decimals would overflow with in silence
 _PEEKED_ROWS = 100
 _ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _CLOCK = re.compile(

@@ -216,7 +216,7 @@ def _codes(sessions: list[pa.Array]) -> Column:
     dictionary = chunks.chunk(0).dictionary
     nameless = pc.index(dictionary, "").as_py()
     indices = pa.concat_arrays([chunk.indices for chunk in chunks.chunks]).fill_null(-1)
-    codes = indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes: Column = indices.to_numpy(zero_copy_only=False).astype(np.int64)
     if nameless >= 0:
         codes[codes == nameless] = -1
     return codes
@@ -240,5 +240,4 @@ def numbered(codes: Column) -> Column:
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first[:-1])] = np.arange(len(first) - 1)
     rank[-1] = -1
-    numbers: Column = rank[codes]
-    return numbers
+    return rank[codes]
