@@ -19,7 +19,8 @@ _END_NS = int(np.datetime64("2200-01-01", "ns").astype(np.int64))
 _EARLIEST_NS, _LATEST_NS = -(10**18), 8 * 10**18
 NUMBER = pa.decimal256(76, 40)  # as it is written: of times near 0 Python writes so many digits
 _DECIMALS: dict[TimeUnit, int] = {"s": 9, "ms": 6, "us": 3, "ns": 0}  # down to nanoseconds
-_HUGE = r"[eE]\+?0*([2-9][0-9]|[1-9][0-9]{2})"  # an exponent that Arrow's decimals would overflow with in silence
+# An exponent with which Arrow's decimals may overflow in silence.
+_HUGE = r"[eE]\+?0*([2-9][0-9]|[1-9][0-9]{2})"
 _PEEKED_ROWS = 100
 _ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _CLOCK = re.compile(

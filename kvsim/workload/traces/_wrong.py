@@ -38,6 +38,7 @@ def why_bad(batch: Batch, row: int, layout: Layout) -> str:
 
 
 def bad_row(text: str, layout: Layout) -> str:
+    """Return that a row can't be used, and what a good one looks like."""
     shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
     return f"bad row {shown!r}" + (f"; expected a row like {layout.example}" * bool(layout.example))
 
