@@ -1,10 +1,11 @@
 """Which tokens a request consists of, without the tokens: chains of segments, numbered.
 
 A prompt is a list of segments; a segment's tokens are told by its seed and an offset, so two
-positions hold equal tokens exactly if seed and offset are equal. A *path* is a chain of segments
-up to and including one of them: equal path numbers and equal positions mean equal prefixes. So a
-full KV block is identified by the path of its last token and its index, at the cost of one
-number for a segment and one addition for a block.
+positions hold equal tokens exactly if seed and offset are equal. An answer continues the prompt's
+last segment if it has its seed, or is a segment of its own. A *path* is a chain of segments up to
+and including one of them: equal path numbers and equal positions mean equal prefixes. So a full KV
+block is identified by the path of its last token and its index, at the cost of one number for a
+segment and one addition for a block.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ BLOCKS_OF_A_PATH = 1 << 24
 class Content:
     """The paths of one request: where each ends (exclusive), and its number; the last is open.
 
-    The answer is the last segment.
+    The last one holds the answer.
     """
 
     __slots__ = ("_ends_tokens", "_paths")
@@ -57,13 +58,18 @@ class Paths:
         ends_tokens: list[int] = []
         paths: list[int] = []
         path = end = 0
+        last_seed = None
         for seed, tokens in segments:
             if tokens:
                 path = self._number(path, end, seed)
                 end += tokens
                 ends_tokens.append(end)
                 paths.append(path)
-        paths.append(self._number(path, end, answer_seed))
+                last_seed = seed
+        if answer_seed == last_seed:
+            ends_tokens.pop()
+        else:
+            paths.append(self._number(path, end, answer_seed))
         return Content(ends_tokens, paths)
 
     def _number(self, parent: int, start_tokens: int, seed: int) -> int:

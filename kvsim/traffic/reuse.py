@@ -81,7 +81,10 @@ def hit_curve(trace: Trace, block_tokens: int = BLOCK_TOKENS) -> HitCurve | None
 
 def _chain(segments: Segments, request: int, output_tokens: int) -> list[tuple[int, int]]:
     prompt, answer_seed = segments.of(request)
-    return [*prompt, (answer_seed, output_tokens)]
+    chain = [segment for segment in prompt if segment[1]]
+    if chain and chain[-1][0] == answer_seed:
+        output_tokens += chain.pop()[1]
+    return [*chain, (answer_seed, output_tokens)]
 
 
 def _above(levels: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -125,8 +128,6 @@ class _Stack:
         runs: list[tuple[int, int, int]] = []
         path = end_tokens = first = 0
         for seed, tokens in chain:
-            if not tokens:
-                continue
             path = self._paths.setdefault((path, end_tokens, seed), len(self._paths) + 1)
             end_tokens += tokens
             stop = min(end_tokens // self._block_tokens, kept)

@@ -16,8 +16,13 @@ class Segments:
     """What prompts consist of: runs of tokens, told by a seed; equal seeds have equal tokens.
 
     Request i has the segments from `first[i]` up to `first[i + 1]`; `seed` and `tokens` have one
-    entry a segment, and `answer_seed` one a request. All arrays are int64. A prompt that repeats
-    an earlier prompt and its answer repeats those segments, then (answer seed, answer length).
+    entry a segment, and `answer_seed` one a request. All arrays are int64.
+
+    A segment holds the first `tokens` of the endless stream that its seed stands for. An answer
+    whose seed is that of the last segment of its prompt continues that segment; any other begins
+    its own stream. So a conversation is one stream: each prompt is a longer beginning of it. A
+    prompt may also repeat another's segments, then (answer seed, answer length). An answer that
+    `max_tokens` cut is the beginning of the whole one, which a later prompt holds all the same.
     """
 
     first: NDArray[np.int64]

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from scipy import stats
 
 from kvsim.errors import InputError
@@ -44,10 +45,17 @@ def test_the_number_of_sessions_must_be_said(duration_ns):
         ClosedLoop(users=2).arrivals(None, duration_ns, rng())
 
 
+@pytest.mark.parametrize(("kind", "cv"), [("lognormal", None), ("exponential", 1.0)])
+def test_a_variation_is_given_for_lognormal_pauses_and_no_others(kind, cv):
+    with pytest.raises(ValidationError, match="think_cv"):
+        ClosedLoop(users=2, think_kind=kind, think_cv=cv)
+
+
 @pytest.mark.parametrize("kind", ["constant", "exponential", "lognormal"])
 @given(seed=st.integers(0, 2**32), shorter=st.integers(1, 300), more=st.integers(0, 300))
 def test_a_longer_run_begins_with_the_pauses_of_a_shorter_one(kind, seed, shorter, more):
-    process = ClosedLoop(users=2, think_kind=kind, think_mean_s=2.0)
+    cv = 1.0 if kind == "lognormal" else None
+    process = ClosedLoop(users=2, think_kind=kind, think_mean_s=2.0, think_cv=cv)
     short = process.arrivals(shorter, None, rng(seed)).users.think_ns
     long = process.arrivals(shorter + more, None, rng(seed)).users.think_ns
     assert len(long) == shorter + more

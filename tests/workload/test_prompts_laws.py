@@ -2,18 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
-from kvsim.errors import InputError
 from kvsim.rng import stream
-from kvsim.workload.prompts import _conversations
-from kvsim.workload.prompts._conversations import compose_conversations
-from kvsim.workload.prompts._prefixes import Prefixes
 from kvsim.workload.prompts.agents import Agents
-from kvsim.workload.prompts.round_robin import RoundRobinPrompts
+from kvsim.workload.prompts.fixed_set import FixedSet
 from kvsim.workload.prompts.sessions import Sessions
 from kvsim.workload.prompts.shared_prefix import SharedPrefix
 
@@ -36,59 +30,7 @@ def segments_of(prompts):
     return [prompts.segments.of(request) for request in range(len(prompts.prompt_tokens))]
 
 
-# Conversations
-
-
-def test_a_conversation_by_hand():
-    prompts = compose_conversations(
-        turns=whole([2, 1]),
-        new_tokens=whole([10, 11, 12]),
-        output_tokens=whole([1, 2, 3]),
-        prefixes=Prefixes(whole([0, 0]), whole([7, 7]), 1),
-        delay_ns=whole([40, 50, 60]),
-    )
-    assert prompts.prompt_tokens.tolist() == [17, 29, 19]
-    assert prompts.output_tokens.tolist() == [1, 2, 3]
-    assert prompts.delay_ns.tolist() == [0, 50, 0]
-    assert segments_of(prompts) == [
-        ([(0, 7), (1, 10)], 2),
-        ([(0, 7), (1, 10), (2, 1), (3, 11)], 4),
-        ([(0, 7), (5, 12)], 6),
-    ]
-
-
-def by_a_plain_loop(sessions, max_context_tokens):
-    """Let sessions [[(new, output, delay)]] talk; yields (turn, prompt, output, delay)."""
-    for turns in sessions:
-        context = 0
-        for turn, (new, output, delay) in enumerate(turns):
-            if turn and context + new > max_context_tokens:
-                break
-            yield turn, context + new, output, delay if turn else 0
-            context += new + output
-
-
-one_turn = st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 9))
-
-
-@given(
-    st.lists(st.lists(one_turn, min_size=1, max_size=6), max_size=6),
-    st.none() | st.integers(1, 150),
-)
-def test_conversations_are_those_of_a_plain_loop(sessions, max_context_tokens):
-    new, output, delay = whole([row for turns in sessions for row in turns]).reshape(-1, 3).T
-    prompts = compose_conversations(
-        whole([len(turns) for turns in sessions]),
-        new,
-        output,
-        delay_ns=delay,
-        max_context_tokens=max_context_tokens,
-    )
-    expected = list(by_a_plain_loop(sessions, max_context_tokens or 10**9))
-    turn = [place for turns in prompts.turns for place in range(turns)]
-    lengths = (prompts.prompt_tokens, prompts.output_tokens, prompts.delay_ns)
-    columns = (column.tolist() for column in lengths)
-    assert list(zip(turn, *columns, strict=True)) == expected
+# Sessions that end early
 
 
 def test_a_first_prompt_is_sent_however_long_it_is():
@@ -115,14 +57,6 @@ def test_a_session_ends_before_a_prompt_would_exceed_its_context(law, longest, t
     prompts = prompts_of(law.model_copy(update={"max_context_tokens": longest}), 3)
     assert prompts.turns.tolist() == [turns] * 3
     assert prompts.prompt_tokens.tolist() == [10, 25, 40, 55][:turns] * 3
-
-
-def test_conversations_that_no_memory_holds_are_refused(monkeypatch):
-    monkeypatch.setattr(_conversations, "MOST_SEGMENTS", 16)
-    one = np.ones(4, dtype=np.int64)
-    assert len(compose_conversations(whole([4]), one, one).segments.seed) == 1 + 3 + 5 + 7
-    with pytest.raises(InputError, match="the prompts repeat 25 turns and answers"):
-        compose_conversations(whole([5]), np.ones(5, int), np.ones(5, int))
 
 
 # How many, how long
@@ -237,9 +171,9 @@ def test_a_system_prompt_s_length_is_drawn_once():
 def test_only_the_system_prompt_is_shared():
     prompts = prompts_of(SharedPrefix(prefix_tokens=8), 3)
     assert segments_of(prompts) == [
-        ([(0, 8), (1, 10)], 2),
-        ([(0, 8), (3, 10)], 4),
-        ([(0, 8), (5, 10)], 6),
+        ([(0, 8), (1, 10)], 1),
+        ([(0, 8), (2, 10)], 2),
+        ([(0, 8), (3, 10)], 3),
     ]
 
 
@@ -254,7 +188,7 @@ def test_a_session_keeps_its_system_prompt():
 
 
 def test_prompts_are_sent_in_turn_and_repeat_their_lengths():
-    law = RoundRobinPrompts(distinct_prompts=3)
+    law = FixedSet(distinct_prompts=3)
     new, output = whole([5, 6, 7, 50, 60, 70, 80]), whole([1, 2, 3, 10, 20, 30, 40])
     prompts = law.prompts(np.ones(7, int), new, output, stream(0, "prompts"))
     assert prompts.prompt_tokens.tolist() == [5, 6, 7, 5, 6, 7, 5]
@@ -267,7 +201,7 @@ def test_prompts_are_sent_in_turn_and_repeat_their_lengths():
 
 
 def test_a_random_order_takes_each_prompt_equally_often():
-    law = RoundRobinPrompts(distinct_prompts=40, order="random")
+    law = FixedSet(distinct_prompts=40, order="random")
     lengths = np.arange(1, 20_001)
     for seed in SEEDS:
         prompts = law.prompts(np.ones(20_000, int), lengths, lengths, stream(seed, "prompts"))
@@ -307,7 +241,7 @@ CALLS = {"tool_mean_s": 1, "tool_result_mean_tokens": 5.0}
         (SharedPrefix, {"prefix_tokens": 9, "prefix_max_tokens": 8}, "prefix_tokens must be from"),
         (SharedPrefix, {"prefix_tokens": 0}, "greater than or equal to 1"),
         (SharedPrefix, {}, "prefix_tokens"),
-        (RoundRobinPrompts, {"distinct_prompts": 0}, "greater than or equal to 1"),
+        (FixedSet, {"distinct_prompts": 0}, "greater than or equal to 1"),
     ],
 )
 def test_parameters_that_contradict_each_other_are_refused(law, parameters, complaint):

@@ -128,6 +128,21 @@ def test_recorded_contents_can_not_contradict_other_lengths(tmp_path):
         replayed(tmp_path, output_scale=2.0, **log)
 
 
+def test_answers_can_be_scaled_unless_a_later_prompt_goes_on_where_they_began(tmp_path):
+    """The first two requests ask 4 tokens of stream 5 each, and their answers continue it."""
+    for third, repeats in ((4, False), (3, False), (5, True)):
+        segments = Segments(
+            ints(0, 1, 2, 4), ints(5, 5, 6, 5), ints(4, 4, 6 - third, third), ints(5, 5, 7)
+        )
+        log = own_log(tmp_path, segments=segments)
+        if repeats:
+            with pytest.raises(InputError, match=r"output_scale.*repeat earlier answers"):
+                replayed(tmp_path, output_scale=2.0, **log)
+        else:
+            scaled = replayed(tmp_path, output_scale=2.0, **log).recorded
+            assert scaled.output_tokens.tolist() == [2, 4, 6]
+
+
 def test_samples_of_one_request_can_not_be_redrawn(tmp_path):
     with pytest.raises(InputError, match="resample"):
         replayed(tmp_path, resample=True, **own_log(tmp_path))

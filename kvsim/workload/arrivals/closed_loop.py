@@ -3,14 +3,14 @@
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kvsim.errors import InputError
 from kvsim.policy import Policy
 from kvsim.units import NS_PER_S
 from kvsim.workload.arrivals import Arrivals, Users
-from kvsim.workload.limits import LATEST_NS, Seconds
+from kvsim.workload.draws import PauseKind, draw_pauses_ns, why_no_pause
+from kvsim.workload.limits import Seconds
 
 
 class ClosedLoop(Policy):
@@ -25,12 +25,18 @@ class ClosedLoop(Policy):
     """Number of users."""
     think_mean_s: Seconds = 0.0
     """Mean pause of a user between the end of a session and the next."""
-    think_kind: Literal["constant", "exponential", "lognormal"] = "constant"
-    """Law of the pauses."""
-    think_cv: float = Field(default=1.0, ge=0, le=100)
-    """Coefficient of variation of `lognormal` pauses."""
+    think_kind: PauseKind = "constant"
+    """How that time is distributed."""
+    think_cv: float | None = Field(default=None, ge=0, le=100)
+    """Coefficient of variation of that time, for lognormal only."""
     ramp_up_s: Seconds = 0.0
     """Users start evenly over this time, the first at 0."""
+
+    @model_validator(mode="after")
+    def _pauses_fit(self) -> "ClosedLoop":
+        if why := why_no_pause(self.think_kind, self.think_cv):
+            raise ValueError(f"think_cv {why}")
+        return self
 
     def arrivals(
         self, count: int | None, duration_ns: int | None, rng: np.random.Generator
@@ -39,15 +45,6 @@ class ClosedLoop(Policy):
         if count is None:
             raise InputError("say how many sessions the users begin at most: num_requests")
         starts_ns = np.rint(np.arange(self.users) * (self.ramp_up_s / self.users) * NS_PER_S)
-        # Some laws know no bound, the clock does.
-        think_ns = np.minimum(np.rint(self._thinks_s(count, rng) * NS_PER_S), LATEST_NS)
-        users = Users(starts_ns.astype(np.int64), think_ns.astype(np.int64))
+        think_ns = draw_pauses_ns(self.think_kind, self.think_mean_s, self.think_cv, count, rng)
+        users = Users(starts_ns.astype(np.int64), think_ns)
         return Arrivals(np.zeros(count, dtype=np.int64), duration_ns or 0, users=users)
-
-    def _thinks_s(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        if self.think_kind == "exponential":
-            return rng.exponential(self.think_mean_s, count)
-        if self.think_kind == "lognormal":
-            sigma = np.sqrt(np.log1p(self.think_cv**2))
-            return self.think_mean_s * rng.lognormal(-(sigma**2) / 2, sigma, count)
-        return np.full(count, self.think_mean_s)

@@ -146,7 +146,20 @@ def _units(trace: Trace) -> NDArray[np.int64]:
 
 
 def _repeats_answers(segments: Segments | None) -> bool:
-    return segments is not None and bool(np.isin(segments.answer_seed, segments.seed).any())
+    """Tell whether a prompt has more of an answer's stream than the answer's own prompt."""
+    if segments is None:
+        return False
+    requests = len(segments.answer_seed)
+    seeds, stream = np.unique(
+        np.concatenate([segments.answer_seed, segments.seed]), return_inverse=True
+    )
+    answered, prompted = np.split(stream, [requests])
+    longest = np.zeros(len(seeds), dtype=np.int64)
+    np.maximum.at(longest, prompted, segments.tokens)
+    last = segments.first[1:] - 1
+    continues = prompted[last] == answered
+    starts_at = np.where(continues, segments.tokens[last], 0)
+    return bool((longest[answered] > starts_at).any())
 
 
 def _has_samples(trace: Trace) -> bool:

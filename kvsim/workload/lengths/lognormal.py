@@ -1,6 +1,5 @@
 """Lognormal lengths: many short ones, a few very long ones."""
 
-from math import log, sqrt
 from typing import Literal
 
 import numpy as np
@@ -8,6 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from kvsim.policy import Policy
+from kvsim.workload.draws import draw_tokens
 from kvsim.workload.limits import MeanTokens, Tokens
 
 
@@ -36,15 +36,8 @@ class Lognormal(Policy):
         self, count: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Draw the lengths; see `LengthLaw`."""
+        prompt_cap, output_cap = self.prompt_max_tokens, self.output_max_tokens
         return (
-            _draw(count, self.prompt_mean_tokens, self.prompt_cv, self.prompt_max_tokens, rng),
-            _draw(count, self.output_mean_tokens, self.output_cv, self.output_max_tokens, rng),
+            draw_tokens(self.prompt_mean_tokens, self.prompt_cv, prompt_cap, count, rng),
+            draw_tokens(self.output_mean_tokens, self.output_cv, output_cap, count, rng),
         )
-
-
-def _draw(
-    count: int, mean: float, cv: float, cap: int | None, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    variance = log(1 + cv**2)
-    lengths = rng.lognormal(log(mean) - variance / 2, sqrt(variance), count)
-    return np.clip(np.rint(lengths), 1, cap or 2**31).astype(np.int64)

@@ -66,8 +66,5 @@ class PromptLaw(Protocol):
 
         Returns:
             The requests; a law may end a session early, so that there are fewer than asked for.
-
-        Raises:
-            InputError: If the prompts have more segments than a run holds.
         """
         ...

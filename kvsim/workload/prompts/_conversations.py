@@ -1,15 +1,11 @@
-"""Conversations: each prompt repeats all that was said before, as a list of segments."""
+"""Conversations: each prompt repeats all that was said before."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.errors import InputError
-from kvsim.workload.limits import MOST_REQUESTS
 from kvsim.workload.prompts import Prompts
 from kvsim.workload.prompts._prefixes import Prefixes
 from kvsim.workload.requests import Segments
-
-MOST_SEGMENTS = 2 * MOST_REQUESTS  # they grow with the square of a conversation's turns
 
 
 def compose_conversations(
@@ -29,9 +25,6 @@ def compose_conversations(
         prefixes: What sessions begin with; None: nothing.
         delay_ns: Time before each further turn, shape (sum of turns,); first turns have none.
         max_context_tokens: A session ends before a further prompt would be longer.
-
-    Raises:
-        InputError: If the prompts have more than 2e8 segments.
     """
     session, turn = _sessions_and_turns(turns)
     prompt = new_tokens + _history_tokens(turns, new_tokens + output_tokens)
@@ -42,9 +35,9 @@ def compose_conversations(
     if max_context_tokens is not None:
         sent = (turn == 0) | (prompt <= max_context_tokens)
         turns = np.bincount(session[sent], minlength=len(turns))
-        prompt, new_tokens, output_tokens = prompt[sent], new_tokens[sent], output_tokens[sent]
+        session, prompt, output_tokens = session[sent], prompt[sent], output_tokens[sent]
         delay_ns = None if delay_ns is None else delay_ns[sent]
-    segments = _segments(turns, new_tokens, output_tokens, prefixes)
+    segments = _segments(session, prompt, prefixes)
     return Prompts(prompt, output_tokens, turns, segments, delay_ns)
 
 
@@ -66,38 +59,20 @@ def _history_tokens(turns: NDArray[np.int64], turn_tokens: NDArray[np.int64]) ->
 
 
 def _segments(
-    turns: NDArray[np.int64],
-    new_tokens: NDArray[np.int64],
-    output_tokens: NDArray[np.int64],
-    prefixes: Prefixes | None,
+    session: NDArray[np.int64], prompt_tokens: NDArray[np.int64], prefixes: Prefixes | None
 ) -> Segments:
-    """Write down each session once: prefix, new, answer, new, answer...; a prompt is its beginning.
+    """Let each session be one stream of tokens: each prompt is its beginning, answers go on there.
 
-    Seeds: first those of the groups' prefixes, then two for each request, prompt and answer.
+    Seeds: first those of the groups' prefixes, then one for each session.
     """
-    session, turn = _sessions_and_turns(turns)
-    opening = 0 if prefixes is None else 1
-    counts = opening + 2 * turn + 1
-    _refuse_many_segments(int(counts.sum()))
-    sizes = opening + 2 * turns
-    begin = np.cumsum(sizes) - sizes
-    new = begin[session] + opening + 2 * turn
-    seed = np.empty(sizes.sum(), dtype=np.int64)
-    tokens = np.empty_like(seed)
-    groups = 0
-    if prefixes is not None:
-        seed[begin], tokens[begin], groups = prefixes.group, prefixes.tokens, prefixes.groups
-    new_seed = groups + 2 * np.arange(len(turn), dtype=np.int64)
-    seed[new], tokens[new] = new_seed, new_tokens
-    seed[new + 1], tokens[new + 1] = new_seed + 1, output_tokens
-    first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-    places = np.repeat(begin[session] - first[:-1], counts) + np.arange(first[-1])
-    return Segments(first, seed[places], tokens[places], new_seed + 1)
-
-
-def _refuse_many_segments(count: int) -> None:
-    if count > MOST_SEGMENTS:
-        raise InputError(
-            f"the prompts repeat {count:.3g} turns and answers, more than the {MOST_SEGMENTS:.0e} "
-            "that a run holds; ask for fewer requests, fewer turns or a lower max_context_tokens"
-        )
+    requests = np.arange(len(session) + 1, dtype=np.int64)
+    if prefixes is None:
+        return Segments(requests, session, prompt_tokens, session)
+    prefix_tokens = prefixes.tokens[session]
+    stream = prefixes.groups + session
+    return Segments(
+        first=2 * requests,
+        seed=np.stack([prefixes.group[session], stream], axis=1).ravel(),
+        tokens=np.stack([prefix_tokens, prompt_tokens - prefix_tokens], axis=1).ravel(),
+        answer_seed=stream,
+    )

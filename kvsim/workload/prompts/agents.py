@@ -6,10 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from kvsim.workload.limits import MeanTokens, Seconds, Tokens
-from kvsim.workload.prompts import Prompts
-from kvsim.workload.prompts._conversations import compose_conversations
-from kvsim.workload.prompts._draws import (
+from kvsim.workload.draws import (
     CountKind,
     PauseKind,
     draw_counts,
@@ -18,6 +15,9 @@ from kvsim.workload.prompts._draws import (
     why_no_count,
     why_no_pause,
 )
+from kvsim.workload.limits import MeanTokens, Seconds, Tokens
+from kvsim.workload.prompts import Prompts
+from kvsim.workload.prompts._conversations import compose_conversations
 from kvsim.workload.prompts._prefixes import SharesPrefixes
 
 
@@ -71,7 +71,9 @@ class Agents(SharesPrefixes):
         prefixes = self.draw_prefixes(len(turns), rng)
         requests = len(prompt_tokens)
         waited_ns = draw_pauses_ns(self.tool_kind, self.tool_mean_s, self.tool_cv, requests, rng)
-        new_tokens = draw_tokens(self.tool_result_mean_tokens, self.tool_result_cv, requests, rng)
+        new_tokens = draw_tokens(
+            self.tool_result_mean_tokens, self.tool_result_cv, None, requests, rng
+        )
         tasks = np.cumsum(turns) - turns
         new_tokens[tasks] = prompt_tokens[tasks]
         return compose_conversations(

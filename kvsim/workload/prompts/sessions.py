@@ -6,10 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from kvsim.workload.limits import Seconds, Tokens
-from kvsim.workload.prompts import Prompts
-from kvsim.workload.prompts._conversations import compose_conversations
-from kvsim.workload.prompts._draws import (
+from kvsim.workload.draws import (
     CountKind,
     PauseKind,
     draw_counts,
@@ -17,6 +14,9 @@ from kvsim.workload.prompts._draws import (
     why_no_count,
     why_no_pause,
 )
+from kvsim.workload.limits import Seconds, Tokens
+from kvsim.workload.prompts import Prompts
+from kvsim.workload.prompts._conversations import compose_conversations
 from kvsim.workload.prompts._prefixes import SharesPrefixes
 
 

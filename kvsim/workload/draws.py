@@ -7,12 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.units import NS_PER_S
-from kvsim.workload.limits import MOST_TOKENS
+from kvsim.workload.limits import LATEST_NS, MOST_TOKENS
 
 CountKind = Literal["fixed", "geometric", "uniform"]
 PauseKind = Literal["exponential", "constant", "lognormal"]
-
-_LONGEST_PAUSE_S = 1e9  # as the largest `Seconds`
 
 
 def why_no_count(kind: CountKind, mean: float) -> str | None:
@@ -55,16 +53,16 @@ def draw_pauses_ns(
         share = rng.exponential(1.0, size)
     else:
         share = _lognormal_of_mean_one(cv or 0.0, size, rng)
-    pauses_s: NDArray[np.float64] = np.minimum(mean_s * share, _LONGEST_PAUSE_S)
+    pauses_s: NDArray[np.float64] = np.minimum(mean_s * share, LATEST_NS / NS_PER_S)
     return np.rint(pauses_s * NS_PER_S).astype(np.int64)
 
 
 def draw_tokens(
-    mean_tokens: float, cv: float, size: int, rng: np.random.Generator
+    mean_tokens: float, cv: float, most_tokens: int | None, size: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw lognormal lengths, rounded, from 1 to 1e8 tokens."""
+    """Draw lognormal lengths, rounded, from 1 to `most_tokens`; None: to 1e8."""
     lengths = mean_tokens * _lognormal_of_mean_one(cv, size, rng)
-    return np.clip(np.rint(lengths), 1, MOST_TOKENS).astype(np.int64)
+    return np.clip(np.rint(lengths), 1, most_tokens or MOST_TOKENS).astype(np.int64)
 
 
 def _lognormal_of_mean_one(cv: float, size: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Round robin: a fixed set of prompts, sent again and again."""
+"""Fixed set: the same prompts, sent again and again."""
 
 from typing import Literal
 
@@ -11,15 +11,15 @@ from kvsim.workload.prompts import Prompts
 from kvsim.workload.requests import Segments
 
 
-class RoundRobinPrompts(Policy):
-    """A fixed set of prompts, sent in turn as benchmark clients do.
+class FixedSet(Policy):
+    """A fixed set of prompts, sent again and again as benchmark clients do.
 
     Each request is a session of its own. A prompt has the same length each time, and so has its
     answer: those drawn from `lengths` for its first request. The tokens of the answer are sampled
     anew each time.
     """
 
-    kind: Literal["round_robin"] = "round_robin"
+    kind: Literal["fixed_set"] = "fixed_set"
     distinct_prompts: int = Field(ge=1, le=10**8)
     """Size of the set."""
     order: Literal["round_robin", "random"] = "round_robin"
