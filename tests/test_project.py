@@ -253,6 +253,11 @@ UNIT_SUFFIXES = (
 # Counts, numbers and ratios: no unit.
 DIMENSIONLESS = {
     "request", "group", "replica", "step", "preemptions",  # columns that number or count
+    "session", "attempt",
+    "users", "groups", "distinct_prompts", "turns_mean", "calls_mean", "max_retries", "multiplier",
+    "jitter", "weight", "priority", "max_concurrency", "hour", "think_cv", "tool_cv", "noise_cv",
+    "tool_result_cv", "zipf_exponent", "balance_abs", "balance_rel", "match_fraction",
+    "prompt_scale", "output_scale", "sample_fraction", "skip_bad_rows",
     "seed", "replicas", "tensor_parallel_size", "num_requests", "n", "sm_arch", "sm_count",
     "rate_scale", "burstiness", "prompt_cv", "output_cv", "watermark",
 }  # fmt: skip

@@ -49,31 +49,33 @@ def render() -> str:
     """Return the page as Markdown."""
     schema = Scenario.model_json_schema()
     parts = [_section("##", "The file", schema, schema["$defs"])]
-    parts += _subsections("", schema, schema["$defs"])
+    parts += _subsections("", schema, schema["$defs"], set())
     rows = "".join(f"| `{name}` | {refusal.why} |\n" for name, refusal in REFUSED.items())
     return "\n".join((INTRODUCTION, *parts, REFUSALS + rows))
 
 
-def _subsections(path: str, schema: Schema, definitions: Schema) -> Iterator[str]:
-    """Yield the sections below one, in the order of its fields."""
+def _subsections(path: str, schema: Schema, definitions: Schema, told: set[str]) -> Iterator[str]:
+    """Yield the sections below one, in the order of its fields; what was told is left out."""
     for name, field in schema["properties"].items():
         place = f"{path}.{name}" if path else name
         for reference in _references(field):
             inner = definitions[reference]
-            if "properties" not in inner:
+            if "properties" not in inner or reference in told:
                 continue
+            told.add(reference)
             kind = inner["properties"].get("kind", {}).get("const")
             title = f"`{place}` of kind `{kind}`" if kind else f"`{place}`"
             yield _section("##" if "." not in place else "###", title, inner, definitions)
-            yield from _subsections(place, inner, definitions)
+            yield from _subsections(place, inner, definitions, told)
 
 
 def _references(field: Schema) -> list[str]:
-    """Return the names of the schemas that a field may hold."""
+    """Return the names of the schemas that a field may hold, also in a list or by name."""
     if "$ref" in field:
         return [field["$ref"].rpartition("/")[2]]
     options = [*field.get("anyOf", ()), *field.get("oneOf", ())]
-    return [name for option in options for name in _references(option)]
+    options += [field[key] for key in ("items", "additionalProperties") if key in field]
+    return [name for option in options if option is not True for name in _references(option)]
 
 
 def _section(mark: str, title: str, schema: Schema, definitions: Schema) -> str:
@@ -106,7 +108,7 @@ def _default(field: Schema) -> str:
     if isinstance(default, dict):
         return f"`{default['kind']}`" if "kind" in default else "all defaults"
     if "default" not in field:  # made by a factory: a policy, or nothing
-        return "its default kind" if _references(field) else "none"
+        return "its default kind" if _references(field) and "type" not in field else "none"
     return f"`{json.dumps(default)}`"
 
 

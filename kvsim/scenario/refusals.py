@@ -100,7 +100,7 @@ REFUSED: Mapping[str, Refusal] = {
 # What no setting asks for, and no run has.
 LIMITS = (
     "The front end: tokenizing, HTTP and detokenizing take no time.",
-    "Clients that give up, retry or wait for an answer before they ask again.",
+    "The way between clients, router and replicas: an answer is there when its token is computed.",
     "What scenarios are refused for by name, such as speculative decoding and LoRA adapters.",
 )
 
