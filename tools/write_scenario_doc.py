@@ -116,7 +116,13 @@ def _type(field: Schema, definitions: Schema) -> str:
     """Describe what a field accepts, in words."""
     if "anyOf" in field or "oneOf" in field:
         options = [*field.get("anyOf", ()), *field.get("oneOf", ())]
-        names = [_type(option, definitions) for option in options if "enum" not in option]
+        # A policy's bare kinds stand beside it: they go without saying.
+        told = (
+            [option for option in options if "enum" not in option]
+            if _references(field)
+            else options
+        )
+        names = [_type(option, definitions) for option in told]
         return " or ".join(dict.fromkeys(name for name in names if name != "null"))
     if "$ref" in field:
         inner = definitions[_references(field)[0]]

@@ -22,7 +22,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
         _targets(run),
         _side_by_side(run),
         _classes(run),
-        *(wrapped("Note: " + note) for note in run.variants[BASE].notes),
+        *(wrapped("Note: " + n) for n in (*run.variants[BASE].notes, *run.requests.notes)),
         _places(run, target, with_report),
     ]
     return "\n\n".join(block for block in blocks if block)

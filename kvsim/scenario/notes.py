@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from kvsim.defaults import VLLM_VERSION
+from kvsim.engine.routers.prefix_aware import PrefixAware
 from kvsim.gpu import GpuSpec, Price
 from kvsim.memory import MemoryBudget
 from kvsim.scenario.refusals import REFUSED
@@ -22,6 +23,11 @@ def notes_on(
     ]
     if scenario.engine.enforce_eager:
         yield "enforce_eager frees the memory of CUDA graphs; its slower launches are not priced."
+    if isinstance(scenario.routing, PrefixAware) and not scenario.engine.enable_prefix_caching:
+        yield "Without prefix caching the router prefix_aware sends as least_requests does."
+    priorities = {traffic.priority for traffic in scenario.workload.classes.values()}
+    if len(priorities) > 1 and scenario.engine.scheduling_policy != "priority":
+        yield "Classes differ in priority, but the engine's scheduling_policy is fcfs."
     if filled:
         yield f"Defaults of vLLM {VLLM_VERSION} for this model on {gpu.name}: {', '.join(filled)}."
     if not memory.usable_is_known:

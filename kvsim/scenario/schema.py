@@ -25,6 +25,7 @@ from kvsim.cost.overheads.async_engine import AsyncEngine
 from kvsim.defaults import BLOCK_SIZE, GPU_MEMORY_UTILIZATION
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
+from kvsim.engine.routers.prefix_aware import PrefixAware
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.errors import InputError, did_you_mean
 from kvsim.gpu import CustomGpu
@@ -95,7 +96,7 @@ Slo = dict[Annotated[str, AfterValidator(_is_target)], Seconds]
 
 if TYPE_CHECKING:
     AnyAllocator = Paged | Contiguous
-    AnyRouter = RoundRobin
+    AnyRouter = RoundRobin | PrefixAware
     AnyOverhead = AsyncEngine
 else:
     AnyAllocator = _policy_of(kvsim.engine.allocators, "paged")

@@ -78,6 +78,7 @@ def merge(workload: Workload, parts: list[Part], horizon_ns: int) -> RequestTabl
         gates=tuple(gates),
         stop_ns=_stop_ns(workload, takes_turns or bool(gates) or bool(retries.size)),
         class_names=workload.class_names,
+        notes=_notes(parts),
     )
 
 
@@ -141,6 +142,11 @@ def _groups(workload: Workload, parts: list[Part], requests: int) -> Ints:
     if workload.n > 1:
         raise InputError("the trace holds the samples of each request already: leave out n")
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.diff(recorded) != 0)])
+
+
+def _notes(parts: list[Part]) -> tuple[str, ...]:
+    said = (note for part in parts if part.trace is not None for note in part.trace.notes)
+    return tuple(dict.fromkeys(said))
 
 
 def _retry_delays_ns(parts: list[Part]) -> Ints:

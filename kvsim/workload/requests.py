@@ -88,6 +88,7 @@ class RequestTable:
         gates: Who limits the number of clients.
         stop_ns: Nobody sends anything at or after it; None: all is sent.
         class_names: Names of the classes of traffic.
+        notes: What was left out of the traces that they come from, in sentences.
     """
 
     arrival_ns: NDArray[np.int64]
@@ -108,6 +109,7 @@ class RequestTable:
     gates: tuple[Gate, ...] = ()
     stop_ns: int | None = None
     class_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -133,7 +135,7 @@ class RequestTable:
 def _digest_fields(part: object, total: "hashlib._Hash") -> None:
     for field in fields(part):  # type: ignore[arg-type]  # the table or a part of it
         value = getattr(part, field.name)
-        if value is None or field.name == "horizon_ns":
+        if value is None or field.name in {"horizon_ns", "notes"}:
             continue
         if isinstance(value, np.ndarray):
             total.update(np.ascontiguousarray(value, dtype="<i8").tobytes())
