@@ -124,10 +124,12 @@ HOMES = (
     "kvsim.engine.content",
     "kvsim.engine.allocators._prefix_cache",
     "kvsim.engine.schedulers.vllm",
+    "kvsim.engine.schedulers.queues",
     "kvsim.engine.allocators.paged",
     "kvsim.engine.allocators.contiguous",
     "kvsim.engine.replica",
     "kvsim.engine.cluster",
+    "kvsim.engine.clients",
 )
 
 

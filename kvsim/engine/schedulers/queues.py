@@ -1,7 +1,8 @@
-"""Waiting requests: who is admitted next, first come first served or by priority."""
+"""Who is admitted next, and who is preempted first: first come first served, or by priority."""
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Callable, Mapping
 
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import WaitingQueue
@@ -71,3 +72,19 @@ def new_queue(scheduling_policy: str) -> WaitingQueue:
 
 def _entry(request: Request) -> tuple[int, int, int, Request]:
     return -request.priority, -request.arrival_ns, -request.number, request
+
+
+def _admitted_last(running: dict[int, Request]) -> Request:
+    """Return the victim of first come, first served (R12)."""
+    return next(reversed(running.values()))
+
+
+def _least_urgent(running: dict[int, Request]) -> Request:
+    """Return the victim by priority; of equal ones, the one admitted first (R13)."""
+    return max(running.values(), key=lambda request: (request.priority, request.arrival_ns))
+
+
+VICTIMS: Mapping[str, Callable[[dict[int, Request]], Request]] = {
+    "fcfs": _admitted_last,
+    "priority": _least_urgent,
+}

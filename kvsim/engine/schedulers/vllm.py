@@ -7,12 +7,12 @@ filled their last block. Only these, the prefilling ones and the admitted ones a
 
 import math
 from bisect import insort
-from collections.abc import Callable, Mapping
 
 from kvsim.engine.allocators import KVAllocator, Shortage
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan, WaitingQueue
+from kvsim.engine.schedulers.queues import VICTIMS
 from kvsim.errors import require
 from kvsim.tables import HEAD_LACKS
 
@@ -349,19 +349,3 @@ def _by_rank(requests: dict[int, Request]) -> list[Request]:
     if len(requests) == 1:
         return list(requests.values())
     return [requests[rank] for rank in sorted(requests)]
-
-
-def _admitted_last(running: dict[int, Request]) -> Request:
-    """Return the victim of first come, first served (R12)."""
-    return next(reversed(running.values()))
-
-
-def _least_urgent(running: dict[int, Request]) -> Request:
-    """Return the victim by priority; of equal ones, the one admitted first (R13)."""
-    return max(running.values(), key=lambda request: (request.priority, request.arrival_ns))
-
-
-VICTIMS: Mapping[str, Callable[[dict[int, Request]], Request]] = {
-    "fcfs": _admitted_last,
-    "priority": _least_urgent,
-}
