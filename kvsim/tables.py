@@ -31,9 +31,9 @@ HEAD_LACKS = ("nothing", "kv_blocks", "hole", "sequence_slot", "token_budget", "
 EVENT_KINDS = ("preempted", "resumed", "rejected", "evicted", "compacted")
 
 REQUESTS = (
-    Column("request", "count", "Number of the request as its client drew it, from 0; retries follow"),
+    Column("request", "count", "Number of the request as it was drawn, from 0; retries come after"),
     Column("group", "count", "Request of the client; its samples (n > 1) share the number"),
-    Column("session", "count", "Conversation that it belongs to; the group's number if none is known"),
+    Column("session", "count", "Conversation that it belongs to, the group if none is known"),
     Column("attempt", "count", "0, or which retry of its client it is"),
     Column("class", "code", "Class of traffic", ("all",)),
     Column("replica", "count", "Replica that served it, -1 if none did"),
