@@ -16,7 +16,9 @@ from simpy import Event
 from kvsim.engine.clock import Clock, Instant
 from kvsim.engine.content import Paths
 from kvsim.engine.request import Request
-from kvsim.errors import require
+from kvsim.errors import InputError, require
+from kvsim.units import NS_PER_S
+from kvsim.workload.limits import LATEST_NS
 from kvsim.workload.requests import NO_LIMIT, PATIENT, Gate, RequestTable
 
 # An answer takes at least so long to its client, and the client's next request to the server: it
@@ -151,6 +153,7 @@ class Clients:
         clock, requests = self._clock, self._requests
         if requests.stop_ns is not None and clock.now >= requests.stop_ns:
             return
+        _refuse_late(clock.now)
         sent = []
         for row in range(int(self._first_rows[group]), int(self._first_rows[group + 1])):
             number = row
@@ -249,6 +252,14 @@ class Clients:
         if delays_ns is None or attempt >= delays_ns.shape[1]:
             return -1
         return int(delays_ns[self._first_rows[group], attempt])
+
+
+def _refuse_late(now_ns: int) -> None:
+    if now_ns > LATEST_NS:
+        raise InputError(
+            f"clients that wait still send after {LATEST_NS / NS_PER_S:g} s, the longest run; "
+            "shorten their pauses, or set duration_s or max_simulated_s"
+        )
 
 
 class _Gate:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.routers.shared_queue import SharedQueue
+from kvsim.errors import InputError
 from kvsim.rng import stream
 from kvsim.tables import OUTCOMES
 from kvsim.workload.requests import Gate
@@ -253,6 +254,17 @@ def test_a_retry_that_is_answered_is_the_last():
     rows = by_number(run(table, config, LinearCost(10)))
     assert [row["outcome"] for row in rows] == [FINISHED, TIMED_OUT, FINISHED]
     assert rows[2]["arrival_ns"] == 65 + 40
+
+
+def test_clients_that_outlast_the_clock_are_refused_unless_the_run_ends_before():
+    """Pauses of 1e9 s each; the tables' integers end after nine of them."""
+    longest_ns = 10**18
+    thinks = np.full(20, longest_ns, dtype=np.int64)
+    table = closed_loop([10] * 20, 1, thinks)
+    with pytest.raises(InputError, match="still send after 1e"):
+        run(table, SERVER, ONE_NS_A_TOKEN)
+    until = run(table, SERVER, ONE_NS_A_TOKEN, until_ns=longest_ns)
+    assert len(until.tables["requests"]["request"]) == 1
 
 
 def random_clients(seed):
