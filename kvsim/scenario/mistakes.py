@@ -87,7 +87,7 @@ def _fields_at(model: type[BaseModel], loc: Sequence[Step]) -> list[str]:
     candidates = [model]
     for step in loc:
         tagged = [item for item in candidates if _tag(item) == step]
-        if tagged:
+        if tagged and len(candidates) > 1:  # a field may have the name of its model's kind
             candidates = tagged
         elif candidates and step in candidates[0].model_fields:
             field = candidates[0].model_fields[str(step)]

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     JsonValue,
     Tag,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -264,20 +265,16 @@ class Scenario(Parameters):
     @field_validator("class_slos")
     @classmethod
     def _complete_targets_of_classes(
-        cls, slos: dict[str, dict[str, float]]
+        cls, slos: dict[str, dict[str, float]], info: ValidationInfo
     ) -> dict[str, dict[str, float]]:
+        classes = info.data["workload"].classes if "workload" in info.data else slos
         for name, slo in slos.items():
+            if name not in classes:
+                known = did_you_mean(name, classes) or f"; known are {', '.join(classes) or 'none'}"
+                raise ValueError(f"the workload has no class {name!r}{known}")
             if any(target.startswith("itl") for target in slo):
                 raise ValueError(f"{name}: steps don't tell whose tokens they compute: no itl here")
         return {name: _complete(slo) for name, slo in slos.items()}
-
-    @model_validator(mode="after")
-    def _classes_are_there(self) -> Self:
-        for name in self.class_slos:
-            if name not in self.workload.classes:
-                known = ", ".join(self.workload.classes) or "none"
-                raise ValueError(f"class_slos names {name!r}; classes of the workload: {known}")
-        return self
 
 
 def _complete(slo: dict[str, float]) -> dict[str, float]:

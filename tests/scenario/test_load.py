@@ -149,6 +149,12 @@ def test_a_mistake_is_told_with_line_and_path(write, more, line, path, message):
         ("num_requests: 10", "max_tokens: all", 6, "workload.max_tokens", "'output'"),
         ("kind: fixed, prompt_tokens: 100, output_tokens: 20", "kind: trace",
          3, "workload", "need a file"),
+        ("kind: poisson, rate_per_s: 2.0", "kind: stages, stages: [{qps: 2, duration_s: 5}]",
+         4, "workload.arrivals.stages.0.qps", "did you mean rate_per_s?"),
+        ("num_requests: 10", "num_requests: 10\n  classes: {chat: {}}\nclass_slos:\n  chatt: {}",
+         8, "class_slos", "no class 'chatt'; did you mean chat?"),
+        ("num_requests: 10", "num_requests: 10\nclass_slos:\n  chat: {ttft_p99_s: 1}",
+         7, "class_slos", "no class 'chat'; known are none"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_good_lines(write, tmp_path, old, new, line, path, message):
