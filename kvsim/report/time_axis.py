@@ -30,7 +30,7 @@ class TimeAxis:
         """Return the axis that suits all variants."""
         windows_ns = [round(v.summary["figures"]["window_s"] * NS_PER_S) for v in variants]
         ends_ns = [round(v.summary["figures"]["makespan_s"] * NS_PER_S) for v in variants]
-        end_ns = max(1, *windows_ns, *ends_ns)
+        end_ns = max(TABLE_ROWS, *windows_ns, *ends_ns)  # no row of a table is empty
         unit, seconds, _ = next(unit for unit in UNITS if end_ns >= unit[2] * NS_PER_S)
         return cls(end_ns, max(1, *windows_ns), unit, seconds * NS_PER_S)
 

@@ -9,10 +9,10 @@ import pytest
 from kvsim.metrics.catalog import format_figure, percent
 from kvsim.report.figure import Chart, short_name
 from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, queue_and_batch, slot_uses
-from kvsim.report.series import MAX_POINTS
+from kvsim.report.series import MAX_POINTS, Timeline
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import tails
-from kvsim.report.time_axis import TimeAxis
+from kvsim.report.time_axis import TABLE_ROWS, TimeAxis
 
 
 @pytest.fixture(scope="module")
@@ -195,3 +195,12 @@ def test_time_axis_suits_the_run(synthetic, span_s, unit):
     run = synthetic.empty()
     run.variants[0].summary["figures"]["window_s"] = span_s
     assert TimeAxis.of_run(run.variants).unit == unit
+
+
+@pytest.mark.parametrize("span_ns", [0, 1, 7])
+def test_no_row_of_a_table_is_empty_however_short_the_run(synthetic, span_ns):
+    run = synthetic.empty()
+    run.variants[0].summary["figures"]["window_s"] = span_ns / 1e9
+    time = TimeAxis.of_run(run.variants)
+    level = Timeline(np.array([0, 100]), np.array([[3], [0]]))
+    assert time.row_means(level).ravel().tolist() == [3.0] * TABLE_ROWS
