@@ -13,7 +13,7 @@ from kvsim.errors import InputError
 from kvsim.rng import stream
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals import Arrivals, Users
-from kvsim.workload.limits import why_too_many
+from kvsim.workload.limits import refuse_many
 from kvsim.workload.merge import Part, merge
 from kvsim.workload.parameters import Member, Source, Workload
 from kvsim.workload.prompts import PromptLaw, Prompts
@@ -47,7 +47,7 @@ def build_requests(workload: Workload, seed: int, replication: int = 0) -> Reque
         InputError: If a trace can't be read or is too short, nothing ends the arrivals, or
             there are more requests than a run holds.
     """
-    _refuse_many(workload.foreseen_requests)
+    refuse_many(workload.foreseen_requests)
     draws = _Draws(seed, replication)
     parts: list[Part] = []
     horizon_ns = 0
@@ -57,7 +57,7 @@ def build_requests(workload: Workload, seed: int, replication: int = 0) -> Reque
         horizon_ns = max(horizon_ns, arrivals.horizon_ns)
     if not any(len(part) for part in parts):
         raise InputError("no request arrives within duration_s")
-    _refuse_many(sum(part.outputs.size for part in parts))
+    refuse_many(sum(part.outputs.size for part in parts))
     return merge(workload, parts, horizon_ns)
 
 
@@ -68,39 +68,47 @@ def _draw_source(
     workload: Workload, number: int, source: Source, draws: _Draws
 ) -> tuple[Arrivals, list[Part]]:
     """Draw the sessions of a source, and share them among its classes."""
-    assert source.arrivals is not None, "checked when the workload was read"
-    duration_ns = None if workload.duration_s is None else seconds_to_ns(workload.duration_s)
     laws = [_law_of(member) for member in source.members]
-    plan = None
-    sessions = source.num_requests
-    if sessions is not None:
-        plan = _plan(source, laws, sessions, draws)
-        sessions = len(plan[0])
-    arrivals = source.arrivals.arrivals(sessions, duration_ns, draws.of(source.name, "arrivals"))
-    count = len(arrivals.times_ns)
-    _refuse_many(count * workload.n)
-    classes, turns = plan or _plan(source, laws, count, draws, whole=True)
-    classes, turns = classes[:count], turns[:count]
-    _refuse_many(float(turns.sum()) * workload.n)
+    arrivals, classes, turns = _draw_arrivals(workload, source, laws, draws)
+    refuse_many(float(turns.sum()) * workload.n)
     parts = []
     for place, (member, law) in enumerate(zip(source.members, laws, strict=True)):
         mine = np.flatnonzero(classes == place)
         recorded = _recorded(member, law, arrivals, mine, turns[mine])
         prompts = _draw_prompts(member, law, turns[mine], recorded, draws)
-        group_place = np.repeat(mine, prompts.turns)
+        session = np.repeat(mine, prompts.turns)
         part = Part(
-            member,
-            number,
-            group_place,
-            arrivals.times_ns[group_place],
-            prompts,
-            _draw_outputs(workload, member, prompts, recorded, draws),
-            _of_users(arrivals.users, group_place),
-            recorded,
-            _draw_retries_ns(member, len(group_place), draws),
+            member=member,
+            source=number,
+            place=session,
+            start_ns=arrivals.times_ns[session],
+            prompts=prompts,
+            outputs=_draw_outputs(workload, member, prompts, recorded, draws),
+            users=_of_users(arrivals.users, session),
+            trace=recorded,
+            retry_delays_ns=_draw_retries_ns(member, len(session), draws),
         )
         parts.append(part)
     return arrivals, parts
+
+
+def _draw_arrivals(
+    workload: Workload, source: Source, laws: list[PromptLaw], draws: _Draws
+) -> tuple[Arrivals, Ints, Ints]:
+    """Draw when a source's sessions begin, and the class and the number of turns of each."""
+    assert source.arrivals is not None, "checked when the workload was read"
+    duration_ns = None if workload.duration_s is None else seconds_to_ns(workload.duration_s)
+    rng = draws.of(source.name, "arrivals")
+    if source.num_requests is None:
+        arrivals = source.arrivals.arrivals(None, duration_ns, rng)
+        sessions = len(arrivals.times_ns)
+        refuse_many(sessions * workload.n)
+        return arrivals, *_draw_sessions(source, laws, sessions, draws)
+    classes, turns = _draw_sessions(source, laws, source.num_requests, draws)
+    classes, turns = _until(source.num_requests, classes, turns)
+    arrivals = source.arrivals.arrivals(len(turns), duration_ns, rng)
+    sessions = len(arrivals.times_ns)  # others would begin after the end
+    return arrivals, classes[:sessions], turns[:sessions]
 
 
 def _of_users(users: Users | None, place: Ints) -> Users | None:
@@ -112,28 +120,28 @@ def _law_of(member: Member) -> PromptLaw:
     return Unrelated() if law is None else law
 
 
-def _plan(
-    source: Source, laws: list[PromptLaw], count: int, draws: _Draws, whole: bool = False
+def _draw_sessions(
+    source: Source, laws: list[PromptLaw], sessions: int, draws: _Draws
 ) -> tuple[Ints, Ints]:
-    """Return the class and the number of turns of each session.
-
-    With `whole` there are `count` sessions, otherwise as many as make `count` requests.
-    """
-    classes = np.zeros(count, dtype=np.int64)
+    """Draw the class and the number of turns of each session."""
+    classes = np.zeros(sessions, dtype=np.int64)
     if len(laws) > 1:
         weights = np.array([member.weight for member in source.members])
         rng = draws.of(source.name, "classes")
-        classes = rng.choice(len(laws), size=count, p=weights / weights.sum())
-    turns = np.zeros(count, dtype=np.int64)
+        classes = rng.choice(len(laws), size=sessions, p=weights / weights.sum())
+    turns = np.zeros(sessions, dtype=np.int64)
     for place, (member, law) in enumerate(zip(source.members, laws, strict=True)):
         mine = np.flatnonzero(classes == place)
         turns[mine] = law.turns(len(mine), draws.of(member.name, "turns"))
-    if whole:
-        return classes, turns
+    return classes, turns
+
+
+def _until(requests: int, classes: Ints, turns: Ints) -> tuple[Ints, Ints]:
+    """Return the first sessions that have so many requests together; the last one is cut short."""
     total = np.cumsum(turns)
-    sessions = int(np.searchsorted(total, count)) + 1
+    sessions = int(np.searchsorted(total, requests)) + 1
     turns = turns[:sessions].copy()
-    turns[-1] -= total[sessions - 1] - count
+    turns[-1] -= total[sessions - 1] - requests
     return classes[:sessions], turns
 
 
@@ -197,9 +205,3 @@ def _draw_retries_ns(member: Member, requests: int, draws: _Draws) -> Ints:
     drawn = draws.of(member.name, "retries").random((requests, retries.max_retries))
     waits_ns: Ints = np.rint(waits_s * (1 - retries.jitter * drawn) * NS_PER_S).astype(np.int64)
     return waits_ns
-
-
-def _refuse_many(requests: float) -> None:
-    too_many = why_too_many(requests)
-    if too_many:
-        raise InputError(too_many)

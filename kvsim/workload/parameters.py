@@ -13,7 +13,7 @@ from kvsim.policy import Parameters, union_of
 from kvsim.workload.arrivals import ArrivalProcess
 from kvsim.workload.files import ReadsFile, content_digest
 from kvsim.workload.lengths import LengthLaw
-from kvsim.workload.limits import Printable, Seconds, why_too_many
+from kvsim.workload.limits import MOST_REQUESTS, Printable, Seconds, why_too_many
 from kvsim.workload.prompts import PromptLaw
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ else:
     AnyPrompts = union_of(kvsim.workload.prompts)
 
 _LARGEST_LIMIT_TOKENS = 10**9  # some clients say it for "no limit"
-_MOST_REQUESTS = 10**8
 
 Timeout = Annotated[float, Field(ge=1e-6, le=1e9)]
 ClassName = Annotated[Printable, Field(min_length=1, max_length=40)]
@@ -79,7 +78,7 @@ class TrafficClass(ClientParameters):
     """Its part of the workload's sessions, relative to the other classes' weights; null: 1."""
     arrivals: AnyArrivals | None = None
     """Arrivals of its own, beside those of the workload, instead of a weight."""
-    num_requests: int | None = Field(default=None, ge=1, le=_MOST_REQUESTS)
+    num_requests: int | None = Field(default=None, ge=1, le=MOST_REQUESTS)
     """So many requests; only with arrivals of its own."""
     priority: int = Field(default=0, ge=-(2**31), lt=2**31)
     """Smaller is served first, if the engine's scheduling_policy is priority."""
@@ -100,7 +99,7 @@ class Workload(ClientParameters):
     """When sessions begin: requests, unless `prompts` says that they are conversations."""
     classes: dict[ClassName, TrafficClass] = Field(default_factory=dict)
     """Classes of traffic by name; results are told for each."""
-    num_requests: int | None = Field(default=None, ge=1, le=_MOST_REQUESTS)
+    num_requests: int | None = Field(default=None, ge=1, le=MOST_REQUESTS)
     """So many requests, further turns of conversations included; null: as many as arrive within
     `duration_s` or the trace holds."""
     duration_s: float | None = Field(default=None, gt=0, le=1e9)

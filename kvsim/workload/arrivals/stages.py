@@ -10,7 +10,7 @@ from kvsim.errors import InputError
 from kvsim.policy import Parameters, Policy
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals import Arrivals
-from kvsim.workload.limits import LATEST_NS, Burstiness, RateOrZero, why_too_many
+from kvsim.workload.limits import LATEST_NS, MOST_REQUESTS, Burstiness, RateOrZero, why_too_many
 from kvsim.workload.rate_curve import RateCurve
 from kvsim.workload.renewal import Gaps, horizon_of, sum_gaps
 
@@ -24,7 +24,7 @@ class Stage(Parameters):
     """Mean requests per second; 0: a pause."""
     duration_s: float | None = Field(default=None, ge=1e-6, le=1e9)
     """How long the stage lasts."""
-    num_requests: int | None = Field(default=None, ge=1, le=10**8)
+    num_requests: int | None = Field(default=None, ge=1, le=MOST_REQUESTS)
     """In place of `duration_s`: as long as so many requests take at this rate."""
     spacing: Literal["constant", "poisson", "gamma"] = "poisson"
     """How requests follow each other."""
