@@ -10,12 +10,17 @@ from kvsim.engine.clock import Alarm, Clock
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan, Scheduler
-from kvsim.errors import BrokenLawError
+from kvsim.errors import BrokenLawError, InputError
 from kvsim.tables import EVENT_KINDS
 
 PREEMPTED = EVENT_KINDS.index("preempted")
 RESUMED = EVENT_KINDS.index("resumed")
 COMPACTED = EVENT_KINDS.index("compacted")
+MOST_FRUITLESS_STEPS = 10_000
+LIVELOCK = (
+    "the engine livelocks, as vLLM's does (R34): requests preempt one another for ever and no "
+    "token comes; set scheduler_reserve_full_isl: true, or give it a larger KV cache"
+)
 NO_CHUNKS = (0.0, 0, 0, 0, 0)
 
 
@@ -79,6 +84,7 @@ class Replica:
         self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
         self._growth_tokens = self.allocator.growth_tokens
         self._copy_ns_per_token = copy_ns_per_token
+        self._fruitless_steps = 0  # that preempted somebody, and no token came since
         self._aborted: list[Request] = []  # running, to be dropped after the step in flight
         self._wakeup: Event | None = None
         clock.process(self._run())
@@ -223,6 +229,9 @@ class Replica:
                 request.cached_tokens = cached_tokens
 
     def _note_preempted(self, plan: Plan) -> None:
+        self._fruitless_steps = 0 if plan.decode_seqs else self._fruitless_steps + 1
+        if self._fruitless_steps > MOST_FRUITLESS_STEPS:
+            raise InputError(LIVELOCK)
         self._home.requeued()
         for request in plan.preempted:
             self._stop_decoding(request)
@@ -276,6 +285,7 @@ class Replica:
     def _sample(self, request: Request) -> bool:
         """Produce the token that follows a computed prompt; True if it is the last one."""
         now_ns = self._clock.now
+        self._fruitless_steps = 0
         if request.first_token_ns < 0:
             request.first_token_ns = now_ns
         else:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kvsim.engine.config import EngineConfig
+from kvsim.errors import InputError
 from tests.engine.harness import request_table, run, segments_of
 from tests.engine.recordings import recorded_runs, steps_of
 
@@ -46,8 +47,7 @@ def ns(milliseconds: float | None) -> int:
     return -1 if milliseconds is None else round(milliseconds * 1000) * 1000
 
 
-@pytest.mark.parametrize(("recorded", "document"), list(modelled_runs()))
-def test_every_step_is_the_recorded_one(recorded, document):
+def table_and_config(recorded, document):
     settings = recorded["config"]
     named = {key: settings[key] for key in EngineConfig.__dataclass_fields__ if key in settings}
     config = EngineConfig(**named, scheduling_policy=settings["policy"])
@@ -56,7 +56,14 @@ def test_every_step_is_the_recorded_one(recorded, document):
         [(ns(row[1]), sum(length for _, length in row[2]), row[4], row[4]) for row in rows]
     )
     segments = segments_of([row[2] for row in rows], [row[3] for row in rows])
-    table = replace(table, segments=segments, priority=np.array([row[5] for row in rows]))
+    priority = np.array([row[5] for row in rows])
+    return replace(table, segments=segments, priority=priority), config
+
+
+@pytest.mark.parametrize(("recorded", "document"), list(modelled_runs()))
+def test_every_step_is_the_recorded_one(recorded, document):
+    table, config = table_and_config(recorded, document)
+    rows = recorded.get("requests") or document["requests"]
     expected = steps_of(recorded)
     # A livelock is recorded up to some step: no further one begins.
     cut_ns = ns(expected[-1]["time_ms"]) + 1 if "note" in recorded["summary"] else None
@@ -96,3 +103,11 @@ def test_every_step_is_the_recorded_one(recorded, document):
         assert requests["output_tokens"][at] == row["n_output"]
         assert requests["preemptions"][at] == row["n_preemptions"]
         assert requests["cached_tokens"][at] == (row.get("cached_tokens") or 0)
+
+
+def test_a_livelock_of_the_real_one_is_told_and_not_simulated_for_ever():
+    found = {name: (recorded, document) for name, recorded, document in recorded_runs()}
+    recorded, document = found[next(name for name in found if "7_livelock" in name)]
+    table, config = table_and_config(recorded, document)
+    with pytest.raises(InputError, match="livelocks, as vLLM's does"):
+        run(table, config, RecordedClock())
