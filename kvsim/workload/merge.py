@@ -10,7 +10,7 @@ from kvsim.units import seconds_to_ns
 from kvsim.workload.arrivals import Users
 from kvsim.workload.parameters import Member, Workload
 from kvsim.workload.prompts import Prompts
-from kvsim.workload.requests import NO_LIMIT, PATIENT, Gate, RequestTable, Segments
+from kvsim.workload.requests import NO_LIMIT, PATIENT, Gate, RequestTable, Segments, sums_before
 from kvsim.workload.traces import Trace
 
 Ints = NDArray[np.int64]
@@ -131,7 +131,7 @@ def _sessions(columns: dict[str, Ints], takes_turns: bool) -> Ints | None:
     if not takes_turns:
         return _unless_all(columns["session"], _NO_SESSION)
     changes = (np.diff(columns["source"]) != 0) | (np.diff(columns["source_place"]) != 0)
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(changes)])
+    return sums_before(changes)
 
 
 def _groups(workload: Workload, parts: list[Part], requests: int) -> Ints:
@@ -141,7 +141,7 @@ def _groups(workload: Workload, parts: list[Part], requests: int) -> Ints:
         return np.repeat(np.arange(requests, dtype=np.int64), workload.n)
     if workload.n > 1:
         raise InputError("the trace holds the samples of each request already: leave out n")
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.diff(recorded) != 0)])
+    return sums_before(np.diff(recorded) != 0)
 
 
 def _notes(parts: list[Part]) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def _segments(parts: list[Part], order: Ints, samples: int) -> Segments | None:
         offset = max(offset, _end_of_seeds(joined[-1]))
     counts = np.concatenate([np.diff(segments.first) for segments in joined])
     whole = Segments(
-        np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)]),
+        sums_before(counts),
         np.concatenate([segments.seed for segments in joined]),
         np.concatenate([segments.tokens for segments in joined]),
         np.concatenate([segments.answer_seed for segments in joined]),

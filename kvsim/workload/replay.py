@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.workload.requests import RequestTable, Segments
+from kvsim.workload.requests import RequestTable, Segments, sums_before
 
 Ints = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ def as_sent(
         prompt_tokens=requests.prompt_tokens[row],
         output_tokens=requests.output_tokens[row],
         max_tokens=requests.max_tokens[row],
-        group=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(changes)]),
+        group=sums_before(changes),
         horizon_ns=requests.horizon_ns,
         segments=None if segments is None else segments.take(row),
         session=None if requests.session is None else requests.session[row],

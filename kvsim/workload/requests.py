@@ -11,6 +11,11 @@ NO_LIMIT = 0  # `max_tokens` of a request whose client set none: the context len
 PATIENT = 0  # `timeout_ns` of a request whose client waits for ever
 
 
+def sums_before(counts: NDArray[np.integer] | NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the sum of the counts before each place and, last, of all: shape (counts + 1,)."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
 @dataclass(frozen=True, slots=True)
 class Segments:
     """What prompts consist of: runs of tokens, told by a seed; equal seeds have equal tokens.
@@ -39,7 +44,7 @@ class Segments:
     def take(self, requests: NDArray[np.int64]) -> "Segments":
         """Return the segments of these requests, in this order."""
         counts = (self.first[1:] - self.first[:-1])[requests]
-        first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+        first = sums_before(counts)
         moved = np.repeat(self.first[:-1][requests] - first[:-1], counts)
         places = moved + np.arange(len(moved), dtype=np.int64)
         return Segments(first, self.seed[places], self.tokens[places], self.answer_seed[requests])

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.workload.requests import Segments
+from kvsim.workload.requests import Segments, sums_before
 
 Column = NDArray[np.int64]
 
@@ -21,7 +21,7 @@ def block_segments(prompt: Column, blocks: Column, hashes: Column, block_tokens:
     """
     beyond = (prompt > blocks * block_tokens).astype(np.int64)
     counts = blocks + beyond
-    first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    first = sums_before(counts)
     known, numbers = np.unique(hashes, return_inverse=True)
     seed = np.empty(first[-1], dtype=np.int64)
     tokens = np.full(first[-1], block_tokens, dtype=np.int64)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kvsim.errors import InputError, Problem
 from kvsim.workload.files import told_by_name
-from kvsim.workload.requests import RequestTable, Segments
+from kvsim.workload.requests import RequestTable, Segments, sums_before
 from kvsim.workload.traces.format import Head, Reading
 from kvsim.workload.traces.trace import Trace
 
@@ -111,9 +111,8 @@ def _as_segments(rows: pa.Table) -> Segments:
     lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
     pairs = lists.flatten()
     counts = lists.value_lengths().to_numpy(zero_copy_only=False)
-    first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
     return Segments(
-        first,
+        sums_before(counts),
         pairs.field("seed").to_numpy(zero_copy_only=False).astype(np.int64),
         pairs.field("tokens").to_numpy(zero_copy_only=False).astype(np.int64),
         _numbers(rows, "answer_seed"),
