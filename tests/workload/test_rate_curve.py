@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.workload.rate_curve import RateCurve
+from kvsim.workload.arrivals._rate_curve import RateCurve
 
 SECOND = 10**9
 RATES = st.sampled_from([0.0, 0.5, 1.0, 7.5, 400.0])

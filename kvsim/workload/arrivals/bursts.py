@@ -10,9 +10,9 @@ from kvsim.policy import Policy
 from kvsim.rng import stream
 from kvsim.units import NS_PER_S
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.arrivals._rate_curve import RateCurve
+from kvsim.workload.arrivals._renewal import modulated_arrivals
 from kvsim.workload.limits import Rate, RateOrZero, refuse_pieces
-from kvsim.workload.rate_curve import RateCurve
-from kvsim.workload.renewal import modulated_arrivals
 
 
 class Bursts(Policy):

@@ -8,8 +8,8 @@ from kvsim.errors import InputError
 from kvsim.policy import Policy
 from kvsim.units import NS_PER_S
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.arrivals._renewal import horizon_of
 from kvsim.workload.limits import Rate, refuse_late, refuse_many
-from kvsim.workload.renewal import horizon_of
 
 
 class Constant(Policy):

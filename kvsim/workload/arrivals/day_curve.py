@@ -10,9 +10,9 @@ from kvsim.policy import Parameters, Policy
 from kvsim.rng import stream
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.arrivals._rate_curve import RateCurve
+from kvsim.workload.arrivals._renewal import modulated_arrivals
 from kvsim.workload.limits import Burstiness, RateOrZero, Seconds, refuse_pieces
-from kvsim.workload.rate_curve import RateCurve
-from kvsim.workload.renewal import modulated_arrivals
 
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S

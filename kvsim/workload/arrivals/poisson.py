@@ -6,8 +6,8 @@ import numpy as np
 
 from kvsim.policy import Policy
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.arrivals._renewal import renewal_arrivals
 from kvsim.workload.limits import Rate
-from kvsim.workload.renewal import renewal_arrivals
 
 
 class Poisson(Policy):

@@ -10,9 +10,9 @@ from kvsim.errors import InputError
 from kvsim.policy import Parameters, Policy
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.arrivals._rate_curve import RateCurve
+from kvsim.workload.arrivals._renewal import Gaps, horizon_of, sum_gaps
 from kvsim.workload.limits import LATEST_NS, MOST_REQUESTS, Burstiness, RateOrZero, why_too_many
-from kvsim.workload.rate_curve import RateCurve
-from kvsim.workload.renewal import Gaps, horizon_of, sum_gaps
 
 _TINY = float(np.finfo(np.float64).tiny)
 

@@ -10,8 +10,8 @@ from pydantic import Field
 from kvsim.errors import InputError
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.arrivals._renewal import horizon_of
 from kvsim.workload.limits import MOST_TOKENS, Printable, Seconds, refuse_late
-from kvsim.workload.renewal import horizon_of
 from kvsim.workload.requests import NO_LIMIT, Segments
 from kvsim.workload.traces import Trace
 from kvsim.workload.traces.policy import ReadsTrace

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from kvsim.errors import InputError
 from kvsim.units import NS_PER_S
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.arrivals._rate_curve import RateCurve
 from kvsim.workload.limits import LATEST_NS, refuse_late, refuse_many
-from kvsim.workload.rate_curve import RateCurve
 
 _BATCH = 4096
 
