@@ -303,3 +303,36 @@ def test_all_requests_of_all_variants_are_in_the_tables(folder):
     for variant in ("base", "contiguous"):
         rows = read_table(folder / "run" / "requests.parquet", TABLES["requests"], variant)
         assert sorted(rows["request"].tolist()) == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (".", "is no file"),
+        ("folder", "is no file"),
+        ("pipe", "is no file"),
+        ("reports/small/sent.parquet", "will hold the run and nothing else"),
+        ("missing/sent.parquet", "its folder is not there"),
+        ("small.yaml", "this run reads it"),
+        ("log.csv", "this run reads it"),
+    ],
+)
+def test_a_trace_never_takes_the_place_of_something_else(folder, place, reason):
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe")  # as a device: what is written there is for someone else
+    (folder / "log.csv").write_text(TRACE)
+    replay = SCENARIO.replace("poisson, rate_per_s: 8.0", "trace, file: log.csv")
+    replay = replay.replace("  num_requests: 30\n", "")
+    before = sorted(path.name for path in folder.iterdir())
+    code, out, err = kvsim_run(replay, "--no-report", "--save-trace", place)
+    assert (code, out) == (2, "")
+    assert f"--save-trace {place}: " in err
+    assert reason in err
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "small.yaml"])
+    assert (folder / "log.csv").read_text() == TRACE
+
+
+def test_a_trace_replaces_an_older_one(folder):
+    for _ in range(2):
+        code, _, err = kvsim_run(SCENARIO, "--no-report", "--save-trace", "sent.parquet")
+        assert (code, err) == (0, "")

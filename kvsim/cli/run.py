@@ -1,10 +1,13 @@
 """`kvsim run`: simulate a scenario and its variants, say the answer, write tables and report."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from kvsim.errors import InputError
 
 
 def run(
@@ -27,8 +30,13 @@ def run(
     2 bad input.
     """
     from kvsim.scenario.load import load_scenario
+    from kvsim.workload.parameters import files_read
 
     file = load_scenario(scenario)
+    target = out or Path("reports") / file.base.name
+    if save_trace is not None:
+        read = [scenario, *files_read(file.base.workload).values()]
+        _refuse_trace_at(save_trace, target, read)
 
     # The engine, Arrow and Plotly take a while to import: what the file says wrong is told before.
     from kvsim.scenario.requests import draw_requests
@@ -42,7 +50,6 @@ def run(
     from kvsim.rundir import SUMMARY, new_directory, run_into
     from kvsim.scenario.schema import BASE
 
-    target = out or Path("reports") / file.base.name
     with new_directory(target) as folder:
         with progress_of(list(variants), len(requests)) as progress:
             result = run_into(folder, file, variants, requests, progress)
@@ -62,3 +69,18 @@ def run(
     verdict = result.summaries[BASE]["verdict"]
     meets = verdict["met"] or not (file.base.slo or file.base.class_slos)
     raise typer.Exit(0 if meets else 1)
+
+
+def _refuse_trace_at(path: Path, target: Path, read: Sequence[Path]) -> None:
+    """Refuse a place where a trace would replace what is no trace, or vanish, before the run."""
+    problem = ""
+    if path.exists() and not path.is_file():
+        problem = "is there already, and is no file"
+    elif path.resolve().is_relative_to(target.resolve()):
+        problem = f"{target} will hold the run and nothing else"
+    elif not path.resolve().parent.is_dir():
+        problem = "its folder is not there"
+    elif path.exists() and any(other.exists() and path.samefile(other) for other in read):
+        problem = "this run reads it"
+    if problem:
+        raise InputError(f"--save-trace {path}: {problem}; choose another place")

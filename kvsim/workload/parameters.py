@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -102,7 +103,7 @@ class Workload(ClientParameters):
     num_requests: int | None = Field(default=None, ge=1, le=MOST_REQUESTS)
     """So many requests, further turns of conversations included; null: as many as arrive within
     `duration_s` or the trace holds."""
-    duration_s: float | None = Field(default=None, gt=0, le=1e9)
+    duration_s: float | None = Field(default=None, ge=1e-9, le=1e9)
     """Arrivals stop after it, and it is the horizon of all rates; null: the arrivals decide."""
     n: int = Field(default=1, ge=1, le=1024)
     """Samples of each request (parallel sampling): answers to one prompt."""
@@ -112,7 +113,13 @@ class Workload(ClientParameters):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        for source in self.sources():
+        sources = self.sources()
+        if sources[0].name and (self.arrivals is not None or self.num_requests is not None):
+            raise ValueError(
+                "all classes have arrivals of their own: arrivals and num_requests of the "
+                "workload would mean nothing"
+            )
+        for source in sources:
             for member in source.members:
                 wrong = _why_not(self, source, member)
                 if wrong:
@@ -190,10 +197,15 @@ class Source:
     members: tuple[Member, ...]
 
 
+def files_read(workload: Workload) -> dict[str, Path]:
+    """Return where each file lies that the workload reads, by its path as written."""
+    readers = (part for part in workload.policies() if isinstance(part, ReadsFile))
+    return {part.file: part.path for part in readers if part.file is not None}
+
+
 def file_digests(workload: Workload) -> dict[str, str]:
     """Return the SHA-256 of each file that the workload reads, by its path as written."""
-    readers = (part for part in workload.policies() if isinstance(part, ReadsFile))
-    return {part.file: content_digest(part.path) for part in readers if part.file is not None}
+    return {name: content_digest(path) for name, path in files_read(workload).items()}
 
 
 def _filled(traffic: TrafficClass, workload: Workload) -> ClientParameters:

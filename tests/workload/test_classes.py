@@ -176,6 +176,10 @@ def test_columns_that_nobody_needs_are_not_there():
         ({"lengths": None, "classes": {"a": {"lengths": SHORT}, "b": {}}}, "class b: lengths are"),
         ({"classes": {"a": {"weight": 1, "arrivals": POISSON}}}, "a weight would mean nothing"),
         ({"classes": {"a": {"num_requests": 5}}}, "num_requests needs arrivals of its own"),
+        (
+            {"classes": {"a": {"arrivals": POISSON, "num_requests": 5}}},
+            "all classes have arrivals of their own",
+        ),
         ({"retries": {"max_retries": 1}}, "retries follow a timeout"),
         (
             {"arrivals": {"kind": "closed_loop", "users": 3}, "max_concurrency": 2},
