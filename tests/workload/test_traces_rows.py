@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.errors import InputError
-from kvsim.workload.traces import read_lengths, read_trace
+from kvsim.workload.traces import _source, read_lengths, read_trace
 
 COLUMNS = {"arrival": "at", "prompt_tokens": "in", "output_tokens": "out"}
 DECIMALS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
@@ -36,7 +36,11 @@ def slow_time(text: str, unit: str) -> int | None:
         if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII):
             return None
         value = Decimal(text).scaleb(DECIMALS[unit])
-        return int(value.to_integral_value(ROUND_HALF_EVEN)) if abs(value) <= 10**18 else None
+        return (
+            int(value.to_integral_value(ROUND_HALF_EVEN))
+            if -(10**18) <= value <= 8 * 10**18
+            else None
+        )
     match = re.fullmatch(
         r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|\+\d\d:\d\d)?", text
     )
@@ -229,7 +233,7 @@ def test_json_lines_that_are_broken_are_told_by_their_number(tmp_path):
     path = write(tmp_path, "\n".join(lines) + "\n\n")
     columns = {**COLUMNS, "session": "who"}
     with pytest.raises(InputError) as caught:
-        read_trace(path, columns=columns)
+        read_trace(path, columns=COLUMNS)
     assert [problem.line for problem in caught.value.problems] == [2, 4, 6, 7, 8]
     trace = read_trace(path, columns=columns, skip_bad_rows=5)
     assert trace.arrival_ns.tolist() == [0, 0, 0]
@@ -341,3 +345,45 @@ def test_times_near_zero_have_many_digits(tmp_path, time, form):
     path = write(tmp_path, header + "\n".join(form.format(at) for at in (time, "0.000001")))
     trace = read_trace(path, columns=COLUMNS)
     assert trace.arrival_ns.tolist() == [0, 1000 - round(float(time) * 1e9)]
+
+
+MOONCAKE = '{"timestamp": 1, "input_length": 700, "output_length": 5, "hash_ids": %s}\n'
+
+
+@pytest.mark.parametrize("line", ["null", "[1, null]", "[1, 36893488147419103232]", "[1, [2]]"])
+def test_a_line_without_usable_hashes_is_told_by_its_number(tmp_path, line):
+    path = tmp_path / "log.jsonl"
+    path.write_text(MOONCAKE % "[1, 2]" + MOONCAKE % line)
+    with pytest.raises(InputError) as caught:
+        read_trace(path)
+    assert [problem.line for problem in caught.value.problems] == [2]
+
+
+def test_null_in_place_of_an_object_is_a_bad_row_wherever_it_stands(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(MOONCAKE % "[1, 2]" + "null\nnull\n[]\n" + MOONCAKE % "[1, 2]" + "null\n5\n")
+    with pytest.raises(InputError) as caught:
+        read_trace(path)
+    assert [problem.line for problem in caught.value.problems] == [2, 3, 4, 6, 7]
+
+
+@pytest.mark.parametrize("start", ['"', ""])
+def test_a_line_or_a_quoted_value_without_end_is_refused_at_its_place(tmp_path, monkeypatch, start):
+    monkeypatch.setattr(_source, "_LONGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr(_source, "_BLOCK_BYTES", 100)
+    path = tmp_path / "log.csv"
+    end = "\n1,2,3" if start else "x"
+    path.write_text("at,in,out\n1,2,3\n" + start + end * 2000)
+    with pytest.raises(InputError, match="may have more than") as caught:
+        read_trace(path, columns=COLUMNS)
+    assert caught.value.problems[0].line == 3
+
+
+@pytest.mark.parametrize("values", [[[1]], [{"a": 1}], [b"\xff"]])
+def test_sessions_and_filters_must_be_text(tmp_path, values):
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"at": [0], "in": [1], "out": [1], "who": values}), path)
+    with pytest.raises(InputError, match="column 'who' has values that are no text"):
+        read_trace(path, columns=COLUMNS | {"session": "who"})
+    with pytest.raises(InputError, match="column 'who' has values that are no text"):
+        read_trace(path, columns=COLUMNS, where={"who": "a"})

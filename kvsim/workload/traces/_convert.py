@@ -95,7 +95,7 @@ def low_words(decimals: pa.Array) -> Checked:
 
 
 def texts(column: pa.Array) -> pa.Array:
-    """Return a column as text."""
+    """Return a column as text; `pa.ArrowException` if its type has none, as that of lists."""
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.decimal128(38, 0) if _all_whole(column) else pa.float64())
     return column if pa.types.is_string(column.type) else column.cast(pa.string())

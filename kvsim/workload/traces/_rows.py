@@ -100,8 +100,8 @@ class _Rows:
             part["hashes"] = _convert.low_words(blocks.flatten())[0]
         self.parts.append(part)
         if self.layout.columns.session is not None:
-            sessions = _convert.texts(batch.columns[self.layout.columns.session].filter(mask))
-            self.sessions.append(sessions.dictionary_encode())
+            sessions = _texts(batch, self.layout.columns.session, self.reading)
+            self.sessions.append(sessions.filter(mask).dictionary_encode())
 
     def _note_bad(self, batch: Batch, rows: NDArray[np.intp]) -> None:
         self.bad += len(rows) + len(batch.broken)
@@ -190,6 +190,7 @@ def _judged(batch: Batch, layout: Layout) -> tuple[dict[str, Column], Mask, Mask
         lengths = pc.list_value_length(batch.columns[layout.blocks]).fill_null(0)
         numbers["blocks"] = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
         good &= _blocks_fit(numbers["blocks"], prompt, layout.block_tokens)
+        good &= _all_known(batch.columns[layout.blocks], numbers["blocks"])
     return numbers, good, failed
 
 
@@ -200,13 +201,30 @@ def _blocks_fit(blocks: Column, prompt: Column, block_tokens: int) -> Mask:
     return fits
 
 
+def _all_known(hashes: pa.Array, blocks: Column) -> Mask:
+    """Return where no hash is null, or too large for 64 bits."""
+    known = np.append(0, np.cumsum(_convert.low_words(hashes.flatten())[1]))
+    ends = np.cumsum(blocks)
+    found: Mask = known[ends] - known[ends - blocks] == blocks
+    return found
+
+
 def _matching(batch: Batch, reading: Reading) -> Mask:
     """Return which rows have the values asked for."""
     mask = np.ones(len(batch.places), dtype=np.bool_)
     for name, values in reading.where.items():
-        found = pc.is_in(_convert.texts(batch.columns[name]), value_set=pa.array(values))
+        found = pc.is_in(_texts(batch, name, reading), value_set=pa.array(values))
         mask &= found.to_numpy(zero_copy_only=False)
     return mask
+
+
+def _texts(batch: Batch, name: str, reading: Reading) -> pa.Array:
+    column = batch.columns[name]
+    try:
+        return _convert.texts(column)
+    except pa.ArrowException as error:
+        wrong = f"column {name!r} has values that are no text ({column.type})"
+        raise InputError(Problem(wrong, str(reading.path))) from error
 
 
 def _codes(sessions: list[pa.Array]) -> Column:

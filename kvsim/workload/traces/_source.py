@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,11 @@ from kvsim.workload.traces.format import Head, Layout
 
 _HEAD_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 23
+_LONGEST_LINE_BYTES = 1 << 25
 _PEEKED_LINES = 100
 _BATCH_ROWS = 1 << 17
 _BOM = b"\xef\xbb\xbf"
+_BEGINS_OBJECT = re.compile(rb"\s*\{")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,14 @@ def _document(path: Path, layout: Layout) -> Batch:
         columns = layout.rows(json.loads(_without_bom(content)))  # type: ignore[misc]
         arrays = dict(zip(columns, pa.table(columns).columns, strict=True))
         arrays = {name: _whole(column) for name, column in arrays.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+        pa.ArrowException,
+    ) as error:
         raise InputError(Problem(f"is not in the form expected: {error!r}", str(path))) from error
     return Batch(arrays, _counted(1, len(next(iter(arrays.values())))))
 
@@ -217,6 +227,8 @@ def _json_rows(lines: list[bytes], schema: pa.Schema) -> tuple[pa.Table, list[in
 
 def _parsed(content: bytes, rows: int, schema: pa.Schema) -> pa.Table | None:
     """Parse lines of JSON; None if that fails, or there are not so many rows."""
+    if not _BEGINS_OBJECT.match(content):  # Arrow 26 crashes on `null` in the first line
+        return None
     try:
         table = pa.json.read_json(
             pa.BufferReader(content),
@@ -229,8 +241,12 @@ def _parsed(content: bytes, rows: int, schema: pa.Schema) -> pa.Table | None:
 
 
 def _blocks(path: Path, file: IO[bytes], quoted: bool) -> Iterator[bytes]:
-    """Cut a file into blocks of whole lines, without its byte order mark and last blank lines."""
-    rest, started = b"", False
+    """Cut a file into blocks of whole lines, without its byte order mark and last blank lines.
+
+    Raises:
+        InputError: It can't be read; a line, or a quoted value, has no end.
+    """
+    rest, started, line = b"", False, 1
     while True:
         with told_by_name(path):
             chunk = file.read(_BLOCK_BYTES)
@@ -241,7 +257,12 @@ def _blocks(path: Path, file: IO[bytes], quoted: bool) -> Iterator[bytes]:
         cut = _end_of_lines(rest, quoted)
         if cut:
             yield rest[:cut]
+            line += rest.count(b"\n", 0, cut)
             rest = rest[cut:]
+        elif len(rest) > _LONGEST_LINE_BYTES:
+            endless = f"no line or quoted value may have more than {_LONGEST_LINE_BYTES >> 20} MiB"
+            opened = max(rest.rfind(b'"'), 0) if quoted else 0
+            raise InputError(Problem(endless, str(path), line + rest.count(b"\n", 0, opened)))
     rest = rest.rstrip()
     if rest:
         yield rest
@@ -289,7 +310,7 @@ def _first_values(text: str) -> dict[str, Any]:
 def _object(line: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
