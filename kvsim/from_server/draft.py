@@ -108,6 +108,8 @@ def draft_of(server: Server, additions: Additions, folder: Path) -> Draft:
         said.settings["kv_startup_line"] = additions.kv_startup_line
     draft.comment("Does this server meet its targets, and what limits it?")
     draft.comment(f"Written by `kvsim init` from {server.place}.")
+    if additions.model is not None and said.model and is_set_elsewhere(said.model):
+        _take_as_model(draft, said.model)
     model = _add_model(draft, additions.model or said.model, folder)
     _add_gpu(draft, server, additions.gpu)
     _add_engine(draft, server, said, model)
@@ -133,6 +135,15 @@ def _context_tokens(said: Arguments, model: ModelSpec | None) -> int:
     if isinstance(length, int):
         return length
     return model.max_position_embeddings if model else _ASSUMED_CONTEXT_TOKENS
+
+
+def _take_as_model(draft: Draft, variable: str) -> None:
+    """Say that a variable is taken to hold the model; a list of words holds flags as well."""
+    if re.search(r"\[[@*]\]|\$[@*]", variable):
+        what = f"{variable} is set somewhere else: put the words in its place"
+        draft.problems.append(Problem(what))
+    else:
+        draft.add(assumed=f"{variable} holds the model, and no flags.")
 
 
 def _add_model(draft: Draft, name: str | None, folder: Path) -> ModelSpec | None:
@@ -176,7 +187,7 @@ def _add_gpu(draft: Draft, server: Server, given: str | None) -> None:
         draft.add(assumed=f"no price of {gpu} is known: set price_usd_per_gpu_hour to see costs.")
     else:
         cost = f"{price.usd_per_gpu_hour:.2f} USD an hour ({price.as_of})"
-        draft.add(assumed=f"a {gpu} costs {cost}; set price_usd_per_gpu_hour if yours differs.")
+        draft.add(assumed=f"one {gpu} costs {cost}; set price_usd_per_gpu_hour if yours differs.")
 
 
 def _add_engine(draft: Draft, server: Server, said: Arguments, model: ModelSpec | None) -> None:

@@ -122,7 +122,7 @@ def _read(words: Sequence[str]) -> Arguments:
 
 def is_set_elsewhere(text: str) -> bool:
     """Tell whether a variable stands in it, as in `$MODEL`, or the output of a command."""
-    return re.search(r"\$[\w{(]|`", text) is not None
+    return re.search(r"\$[\w{(@*]|`", text) is not None
 
 
 def human_readable_int(text: str) -> int:

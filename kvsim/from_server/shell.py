@@ -20,7 +20,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_OPENING, _CLOSING = {"if", "case", "for", "while", "until"}, {"fi", "esac", "done"}
+_BEFORE_ASSIGNMENT = {"export", "local", "declare", "readonly", "then", "else", "do"}
 _REFERENCE = re.compile(r"\$\{(\w+)(?::?[-=]([^}]*))?\}|\$(\w+)|\$\((\w+)\)")
 
 
@@ -28,7 +30,8 @@ def commands(text: str, variables: Mapping[str, str] | None = None) -> Iterator[
     """Yield the words of each command.
 
     Quotes, line continuations, comments and redirections are understood; variables that the text
-    sets before are put in. What is not known here, as `$HOME`, stays as it is written.
+    sets before are put in. What is not known here, as `$HOME` or a variable that is set in a branch
+    or a loop, stays as it is written.
 
     Args:
         text: A command line or a script.
@@ -38,12 +41,18 @@ def commands(text: str, variables: Mapping[str, str] | None = None) -> Iterator[
         InputError: A quote is not closed.
     """
     known = dict(variables or {})
+    depth = 0
     for words in _split(text, known):
-        for word in words[1:] if words[0] == "export" else words:
+        depth += (words[0] in _OPENING) - (words[0] in _CLOSING)
+        for word in words[1:] if words[0] in _BEFORE_ASSIGNMENT else words:
             assignment = _ASSIGNMENT.fullmatch(word)
             if assignment is None:
                 break
-            known[assignment[1]] = assignment[2]
+            name, added, value = assignment.groups()
+            if depth > 0:
+                known.pop(name, None)
+            else:
+                known[name] = known.get(name, "") * bool(added) + value
         yield words
 
 

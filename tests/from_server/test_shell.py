@@ -57,3 +57,21 @@ def test_variables_that_the_script_sets_are_put_in():
 def test_an_open_quote_is_refused(text):
     with pytest.raises(InputError, match="not closed"):
         list(commands(text))
+
+
+def test_words_are_added_to_a_variable():
+    assert list(commands("A=x\nA+=' y'\nB+=z\nrun $A $B"))[-1] == ["run", "x", "y", "z"]
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        "if [ -n $D ]; then A=y; fi",
+        "if [ -n $D ]; then\n  A=y\nfi",
+        "if a; then b; else A+=y; fi",
+        "for i in 1 2; do A=$i; done",
+    ],
+)
+def test_what_a_branch_or_a_loop_sets_is_not_known(branch):
+    assert list(commands(f"A=x B=y\n{branch}\nrun $A $B"))[-1] == ["run", "$A", "y"]
+    assert list(commands(f"{branch}\nA=x\nrun $A"))[-1] == ["run", "x"]

@@ -221,3 +221,15 @@ def test_names_of_the_catalog_stand_plain():
     plain = [name for name in [*model_names(), *gpu_names()] if name[0].isalpha()]
     assert plain == [_scalar(name) for name in plain]
     assert _scalar("no") == '"no"'
+
+
+@pytest.mark.parametrize("words", ['"${ARGS[@]}"', '"$@"', "$*"])
+def test_a_list_of_words_is_no_model(tmp_path, words):
+    told = refused(tmp_path, f"vllm serve {words}", model="meta-llama/Llama-3.1-8B-Instruct")
+    assert told == [f"{words.strip(chr(34))} is set somewhere else: put the words in its place"]
+
+
+def test_a_variable_in_place_of_the_model_is_said_to_be_the_model(tmp_path):
+    name = "meta-llama/Llama-3.1-8B-Instruct"
+    draft = draft_of(find_server("vllm serve $M"), Additions(model=name), tmp_path)
+    assert "$M holds the model, and no flags." in draft.assumed
