@@ -34,6 +34,13 @@ def test_dispersion_is_variance_over_mean_of_the_windows():
     assert dispersion(times, 20 * S, S) == pytest.approx(variance / mean)
 
 
+def test_dispersion_of_a_sparse_log_needs_no_memory_for_its_empty_windows():
+    """As of microseconds taken for seconds; one arrival in each of n of N windows."""
+    times, windows = np.arange(1000) * 3_600_000 * S, 3_600_000_000
+    exact = (1 - 1000 / windows) * windows / (windows - 1)
+    assert dispersion(times, windows * S, S) == pytest.approx(exact, rel=1e-12)
+
+
 def test_dispersion_of_a_clock_is_zero_and_that_of_few_windows_unknown():
     times = np.arange(100) * S
     assert dispersion(times, 100 * S, 10 * S) == 0
