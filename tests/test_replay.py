@@ -5,6 +5,7 @@ import pytest
 
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.routers.least_requests import LeastRequests
+from kvsim.errors import InputError
 from kvsim.workload.build import build_requests
 from kvsim.workload.parameters import Workload
 from kvsim.workload.replay import as_sent
@@ -74,3 +75,28 @@ def test_a_written_trace_gives_the_identical_run(traffic, tmp_path):
         for table, columns in first.tables.items():
             for column, values in columns.items():
                 np.testing.assert_array_equal(second.tables[table][column], values, column)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"n": 2},
+        {"classes": {"a": {}, "b": {}}},
+        {"classes": {"a": {}, "b": {"arrivals": POISSON, "num_requests": 5, "lengths": LENGTHS}}},
+    ],
+)
+def test_samples_of_a_trace_stay_together_or_are_refused(more, tmp_path):
+    asked = {"arrivals": POISSON, "lengths": LENGTHS, "num_requests": 20, "n": 3}
+    write_trace(tmp_path / "sent.parquet", build_requests(Workload.model_validate(asked), seed=4))
+    trace = {
+        "arrivals": {"kind": "trace", "file": "sent.parquet"},
+        "lengths": {"kind": "trace"},
+    }
+
+    def replayed(**fields):
+        workload = Workload.model_validate({**trace, **fields}, context={"base_dir": tmp_path})
+        return build_requests(workload, seed=1)
+
+    assert replayed(classes={"a": {}}).group.tolist() == np.repeat(np.arange(20), 3).tolist()
+    with pytest.raises(InputError, match="holds the samples of each request"):
+        replayed(**more)

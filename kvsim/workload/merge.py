@@ -136,12 +136,18 @@ def _sessions(columns: dict[str, Ints], takes_turns: bool) -> Ints | None:
 
 def _groups(workload: Workload, parts: list[Part], requests: int) -> Ints:
     """Number the clients' requests; a trace of a run may hold the samples of each."""
-    recorded = parts[0].trace.group if parts[0].trace is not None else None
-    if recorded is None or len(parts) > 1 or len(np.unique(recorded)) == len(recorded):
+    labels = [part.trace.group for part in parts if part.trace is not None]
+    recorded = [each for each in labels if each is not None and (np.diff(each) == 0).any()]
+    if not recorded:
         return np.repeat(np.arange(requests, dtype=np.int64), workload.n)
     if workload.n > 1:
         raise InputError("the trace holds the samples of each request already: leave out n")
-    return sums_before(np.diff(recorded) != 0)
+    if len(parts) > 1:
+        raise InputError(
+            "the trace holds the samples of each request, which classes would tear apart: run it "
+            "without further classes"
+        )
+    return sums_before(np.diff(recorded[0]) != 0)
 
 
 def _notes(parts: list[Part]) -> tuple[str, ...]:
