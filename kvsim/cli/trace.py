@@ -50,9 +50,10 @@ def trace(
     _refuse_without_fit(fit, {"--without-log": without_log, "--gpu": gpu})
     log = _log(file, format, column, time_unit, skip_bad_rows, where)
     target = out or Path("reports") / f"{_stem(file)}.trace.html"
-    for path in (target if page else None, fit):
-        if path is not None:
-            _refuse_foreign(path, force)
+    targets = [path for path in (target if page else None, fit) if path is not None]
+    _refuse_twice([*targets, file])
+    for written in targets:
+        _refuse_foreign(written, force)
 
     from kvsim.traffic.imitation import imitate
     from kvsim.traffic.summary import analyze
@@ -142,6 +143,17 @@ def _kv_bytes_per_token(model: str | None, gpu: str | None) -> int | None:
     return load_model(model).kv_bytes_per_token() if model is not None else None
 
 
+def _refuse_twice(paths: Sequence[Path]) -> None:
+    """Refuse to write over the log, or page and scenario over each other; `--force` or not."""
+    from kvsim.errors import InputError, Problem
+
+    real = [os.path.realpath(path) for path in paths]
+    twice = [path for number, path in enumerate(paths) if real[number] in real[number + 1 :]]
+    if twice:
+        wrong = "log, page and scenario must be different files"
+        raise InputError(*(Problem(wrong, str(path)) for path in twice))
+
+
 def _refuse_foreign(path: Path, force: bool) -> None:
     """Refuse to overwrite what isn't a page of kvsim."""
     from kvsim.errors import InputError, Problem
@@ -149,6 +161,8 @@ def _refuse_foreign(path: Path, force: bool) -> None:
 
     if path.is_dir():
         raise InputError(Problem("is a folder", str(path)))
+    if path.exists() and not path.is_file():
+        raise InputError(Problem("is no file that could be replaced", str(path)))
     if path.exists() and not force and not is_page(path):
         raise InputError(Problem("exists; --force overwrites it", str(path)))
 

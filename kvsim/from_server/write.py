@@ -26,6 +26,8 @@ def write_scenario(draft: Draft, out: Path, force: bool = False) -> None:
     """
     if out.exists() and not force:
         raise InputError(Problem("exists; --force overwrites it", str(out)))
+    if out.exists() and not out.is_file():
+        raise InputError(Problem("is no file that could be replaced", str(out)))
     try:
         with _beside(out) as file:
             file.write_text(draft.text, encoding="utf-8")

@@ -23,6 +23,7 @@ DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 DEFAULT_GPU = "h100_sxm"
 YOURS = "a default: put in yours"
 LARGEST_CV = 100.0
+FEWEST_REQUESTS = 10  # of fewer an imitation might by chance have none
 YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # no strings there
 
 
@@ -54,10 +55,13 @@ def imitate(
         without_log: Lengths from a lognormal law, so that the scenario doesn't need the log.
 
     Raises:
-        InputError: The log has no times, or its figures are beyond what a workload allows.
+        InputError: The log has no times, or too few requests, or its figures are beyond what a
+            workload allows.
     """
     if traffic.arrivals is None:
         raise InputError(f"{log.file}: has no times to be imitated")
+    if traffic.arrivals.requests < FEWEST_REQUESTS:
+        raise InputError(f"{log.file}: has fewer than {FEWEST_REQUESTS} requests to be imitated")
     folder = target.resolve().parent
     section = {
         "arrivals": _given(fit_arrivals(traffic.log.arrival_ns, traffic.end_ns)),

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import signal
 import sys
@@ -95,6 +96,8 @@ def test_a_log_of_no_known_format_is_read_by_its_columns(kvsim, tmp_path):
         ([AZURE, "--fit", "log.csv"], "log.csv: exists; --force overwrites it"),
         ([AZURE, "--out", "log.csv"], "log.csv: exists; --force overwrites it"),
         ([AZURE, "--out", "."], "is a folder"),
+        ([AZURE, "--out", "x", "--fit", "./x"], "x: log, page and scenario must be different"),
+        (["log.csv", "--out", "log.csv", "--force"], "log.csv: log, page and scenario must be"),
         ([AZURE, "--without-log"], "--without-log is about the imitation: give --fit too"),
     ],
 )
@@ -114,3 +117,17 @@ def test_the_page_is_written_anew(kvsim, tmp_path):
     again = kvsim(AZURE, "--out", "page.html")
     assert (first.returncode, again.returncode) == (0, 0)
     assert (tmp_path / "page.html").read_bytes() == bytes_before
+
+
+def test_what_is_no_file_is_never_replaced(kvsim, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for option in ("--out", "--fit"):
+        done = kvsim(AZURE, option, "pipe", "--force")
+        assert (done.returncode, done.stderr) == (2, "pipe: is no file that could be replaced\n")
+
+
+def test_few_requests_are_not_imitated(kvsim, tmp_path):
+    (tmp_path / "log.csv").write_text("input_tokens,output_tokens,arrival_s\n5,5,0\n6,6,1\n")
+    done = kvsim("log.csv", "--fit", "like.yaml")
+    assert done.returncode == 2
+    assert done.stderr == "log.csv: has fewer than 10 requests to be imitated\n"

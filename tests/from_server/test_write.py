@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,11 @@ def test_a_variable_in_place_of_the_model_is_said_to_be_the_model(tmp_path):
     name = "meta-llama/Llama-3.1-8B-Instruct"
     draft = draft_of(find_server("vllm serve $M"), Additions(model=name), tmp_path)
     assert "$M holds the model, and no flags." in draft.assumed
+
+
+def test_what_is_no_file_is_never_replaced(tmp_path):
+    out = tmp_path / "pipe"
+    os.mkfifo(out)
+    draft = draft_of(find_server("vllm serve m"), Additions(), tmp_path)
+    with pytest.raises(InputError, match="is no file that could be replaced"):
+        write_scenario(draft, out, force=True)

@@ -30,7 +30,8 @@ def why_bad(batch: Batch, row: int, layout: Layout) -> str:
             if date:
                 years = _convert.YEARS
                 return f"no such date from {years.start} to {years.stop - 1}: {date}"
-            return bad_row(batch.text(row), layout)
+            read_as = f"; {columns.arrival} is read as {layout.time_unit}: is time_unit right?"
+            return bad_row(batch.text(row), layout) + read_as * (not layout.example)
     return (
         f"{layout.blocks} don't fit a prompt of {counts[0][0][0]} tokens in blocks of "
         f"{layout.block_tokens}"
