@@ -68,7 +68,9 @@ def imitate(
         "lengths": _lognormal(traffic) if without_log else _recorded(log, folder),
         "duration_s": traffic.end_ns / NS_PER_S,
     }
-    workload = Workload.model_validate(section, context={"base_dir": folder}, strict=False)
+    # The target's folder, from which the scenario names the log, may not be there yet.
+    readable = section if without_log else section | {"lengths": _recorded(log, None)}
+    workload = Workload.model_validate(readable, strict=False)
     compared = compare(traffic, workload)
     sentences = [fidelity_sentence(compared), *not_imitated(traffic)]
     if not without_log:
@@ -99,8 +101,10 @@ def _given(policy: Any) -> dict[str, Any]:
     return {"kind": policy.kind, **values}
 
 
-def _recorded(log: TraceLengths, folder: Path) -> dict[str, Any]:
-    return {**_given(log), "file": os.path.relpath(log.path.resolve(), folder)}
+def _recorded(log: TraceLengths, folder: Path | None) -> dict[str, Any]:
+    """Return lengths from the log, named from a folder, or absolutely."""
+    path = log.path.resolve()
+    return {**_given(log), "file": os.path.relpath(path, folder) if folder else str(path)}
 
 
 def _lognormal(traffic: Traffic) -> dict[str, Any]:

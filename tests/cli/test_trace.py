@@ -131,3 +131,9 @@ def test_few_requests_are_not_imitated(kvsim, tmp_path):
     done = kvsim("log.csv", "--fit", "like.yaml")
     assert done.returncode == 2
     assert done.stderr == "log.csv: has fewer than 10 requests to be imitated\n"
+
+
+def test_a_scenario_in_a_new_folder_finds_the_log(kvsim, tmp_path):
+    assert kvsim(AZURE, "--fit", "new/folder/like.yaml", "--no-page").returncode == 0
+    file = load_scenario(tmp_path / "new" / "folder" / "like.yaml")
+    assert file.base.workload.lengths.path.resolve() == AZURE
