@@ -6,11 +6,12 @@ session, another attempt, or a permit for whoever waits at the gate.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from simpy import Event
 
 from kvsim.engine.clock import Clock, Instant
@@ -42,9 +43,16 @@ class RequestReader:
     """Makes the engine's requests out of rows of the request table."""
 
     def __init__(self, requests: RequestTable, max_model_len: int, with_contents: bool) -> None:
-        self._requests = requests
+        self._segments = requests.segments
         self._max_model_len = max_model_len
         self._paths = Paths() if with_contents else None
+        # Views give Python's integers, at half the cost of numpy's scalars.
+        columns = (requests.prompt_tokens, requests.output_tokens, requests.max_tokens)
+        self._prompt, self._output, self._limit = map(_view, columns)
+        self._group = _view(requests.group)
+        self._session = self._group if requests.session is None else _view(requests.session)
+        self._priority = None if requests.priority is None else _view(requests.priority)
+        self._class = None if requests.traffic_class is None else _view(requests.traffic_class)
 
     def read(self, row: int, number: int, arrival_ns: int) -> tuple[Request, int]:
         """Return the request of a row, and the true length of its answer.
@@ -52,31 +60,28 @@ class RequestReader:
         `max_tokens` is the client's limit, or what the context length leaves; the answer ends
         there.
         """
-        table = self._requests
-        prompt_tokens, limit = int(table.prompt_tokens[row]), int(table.max_tokens[row])
+        prompt_tokens, limit, group = self._prompt[row], self._limit[row], self._group[row]
         room = self._max_model_len - prompt_tokens
         max_tokens = room if limit == NO_LIMIT else min(limit, room)
-        group = int(table.group[row])
         content = None
         if self._paths is not None:
             content = (
-                self._paths.chain(*table.segments.of(row))
-                if table.segments
+                self._paths.chain(*self._segments.of(row))
+                if self._segments
                 else self._paths.unique(group, number, prompt_tokens)
             )
+        priority = self._priority[row] if self._priority else 0
+        session = self._session[row]
         request = Request(
-            number,
-            group,
-            arrival_ns,
-            prompt_tokens,
-            max_tokens,
-            content,
-            group if table.session is None else int(table.session[row]),
-            0 if table.priority is None else int(table.priority[row]),
+            number, group, arrival_ns, prompt_tokens, max_tokens, content, session, priority
         )
-        if table.traffic_class is not None:
-            request.traffic_class = int(table.traffic_class[row])
-        return request, min(int(table.output_tokens[row]), max_tokens)
+        if self._class:
+            request.traffic_class = self._class[row]
+        return request, min(self._output[row], max_tokens)
+
+
+def _view(column: NDArray[np.int64]) -> Sequence[int]:
+    return np.ascontiguousarray(column).data
 
 
 class Clients:
@@ -97,7 +102,7 @@ class Clients:
         starts = np.diff(requests.group, prepend=-1) != 0
         starts |= np.diff(requests.arrival_ns, prepend=-1) != 0
         # First row of each group; one more ends the last. Here groups go by their place.
-        self._first_rows = np.append(np.flatnonzero(starts), len(requests))
+        self._first_rows = _view(np.append(np.flatnonzero(starts), len(requests)))
         self._open: dict[int, list[Request]] = {}  # by group: on their way
         self._attempts: dict[int, int] = {}  # of open groups that are on a further one
         self._failed: set[int] = set()  # open groups of which a sample was rejected
@@ -123,9 +128,9 @@ class Clients:
 
     def _begin_sessions(self) -> Generator[Event, Any, None]:
         """Walk through the table: one timeout for each instant at which sessions begin."""
-        clock, arrival_ns = self._clock, self._requests.arrival_ns
+        clock, arrival_ns = self._clock, _view(self._requests.arrival_ns)
         for group in self._sessions():
-            begins_ns = int(arrival_ns[self._first_rows[group]])
+            begins_ns = arrival_ns[self._first_rows[group]]
             if begins_ns > clock.now:
                 self.instants += 1
                 yield Instant(clock, begins_ns - clock.now)
@@ -138,7 +143,7 @@ class Clients:
         if self._requests.delay_ns is None:
             return iter(range(groups))
         assert self._requests.session is not None, "further turns belong to sessions"
-        session = self._requests.session[self._first_rows[:-1]]
+        session = self._requests.session[np.asarray(self._first_rows)[:-1]]
         return iter(np.flatnonzero(np.diff(session, prepend=-1)).tolist())
 
     def _ready(self, group: int) -> None:
@@ -155,7 +160,7 @@ class Clients:
             return
         _refuse_late(clock.now)
         sent = []
-        for row in range(int(self._first_rows[group]), int(self._first_rows[group + 1])):
+        for row in range(self._first_rows[group], self._first_rows[group + 1]):
             number = row
             if attempt:
                 number = len(requests) + len(self.retried_rows)
@@ -171,7 +176,7 @@ class Clients:
 
     def _over(self, group: int, answered: bool) -> None:
         """Go on after a group's last attempt: with the next turn, else the session is over."""
-        row = int(self._first_rows[group])
+        row = self._first_rows[group]
         gate = self._gate_of(group)
         goes_on = answered and self._is_further_turn(group + 1)
         if goes_on:

@@ -50,8 +50,12 @@ class ReplicaLoad:
         return self._allocator.lookup(request)
 
     def _change(self, requests: int, tokens: int) -> None:
-        self._unseen.append((self._clock.now + self._view_delay_ns, requests, tokens))
-        self._catch_up()
+        if self._view_delay_ns:
+            self._unseen.append((self._clock.now + self._view_delay_ns, requests, tokens))
+            self._catch_up()
+        else:
+            self._requests += requests
+            self._prompt_tokens += tokens
 
     def _catch_up(self) -> None:
         unseen = self._unseen

@@ -114,6 +114,7 @@ class Replica:
         """Drop a request: at once if it waits, else when the step in flight has ended."""
         if request.rank >= 0:
             self._aborted.append(request)
+            self._ending.setdefault(self.step, [])  # so that it is completed
         else:
             self.scheduler.withdraw(request)
             request.computed_tokens = 0  # it holds none: they are among the lost ones
@@ -136,8 +137,6 @@ class Replica:
             yield set_alarm(self._begin(plan))
             if plan.chunks or self.step in ending:
                 self._complete(plan)
-            if self._aborted:
-                self._drop_aborted()
             self.step += 1
 
     # A step begins
@@ -146,8 +145,9 @@ class Replica:
         """Account for a scheduled step, record it, and return its duration in ns."""
         if plan.preempted:
             self._note_preempted(plan)
-        for request in plan.stalled:
-            self._stop_decoding(request)
+        if plan.stalled:
+            for request in plan.stalled:
+                self._stop_decoding(request)
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
         last_steps = self._last_steps
@@ -272,6 +272,8 @@ class Replica:
             for request in ended:
                 self._end(request)
             self._recorder.flush_if_full()
+        if self._aborted:
+            self._drop_aborted()
 
     def _complete_chunks(self, plan: Plan) -> list[Request]:
         """Advance the prompts; return the requests that their first token ends."""

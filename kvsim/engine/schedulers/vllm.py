@@ -41,8 +41,8 @@ class VllmScheduler:
         self._due: list[dict[int, Request]] = [{} for _ in range(max(1, self._growth_tokens))]
         self._next_rank = 0
         self._step_tokens, self._most_running = config.step_tokens, config.running_seqs
-        # What a request asks for may grow from step to step: then decodes can go short.
-        self._wants_grow = (
+        # Prefills are held back: what a request asks for may grow, and decodes can go short.
+        self._paced = (
             config.long_prefill_token_threshold_adaptive or config.prefill_schedule_interval > 1
         )
         self._stalled: set[int] = set()  # ranks of those that did; they are among the prefilling
@@ -66,9 +66,7 @@ class VllmScheduler:
         plan = self._plan
         plan.chunks = plan.admitted = plan.grown = plan.preempted = plan.stalled = ()
         plan.head_lacks = 0
-        if self._interval > 1:
-            self._throttled = self._throttles(step)
-        if self._wants_grow and self._budget_lacks():
+        if self._paced and self._lacks_budget(step):
             self._schedule_in_order(step, plan)
         elif self.prefilling:
             self._schedule_chunks(step, plan)
@@ -84,7 +82,7 @@ class VllmScheduler:
                 plan.head_lacks = PREEMPTING  # R6: a call that preempted admits nobody
             else:
                 self._admit(plan)
-        if self._interval > 1:
+        if self._paced:
             self._note_prefill(step, plan)
         return plan
 
@@ -145,7 +143,7 @@ class VllmScheduler:
 
         A decoding request doesn't go short, wherever it stands: when it was admitted, budget was
         left behind all requests ahead of it, and what these ask for in a step never grows (where
-        it may, see `_budget_lacks`). So decodes come off the budget first, and only the last
+        it may, see `_lacks_budget`). So decodes come off the budget first, and only the last
         prompt is ever cut.
         """
         cap_tokens = 0 if self._throttled else self._chunk_cap_tokens()
@@ -156,8 +154,9 @@ class VllmScheduler:
                 request.chunk_tokens = min(left_tokens, cap_tokens, budget_tokens)
             budget_tokens -= request.chunk_tokens
 
-    def _budget_lacks(self) -> bool:
+    def _lacks_budget(self, step: int) -> bool:
         """Tell whether the requests ask for more than the budget, or did a step before."""
+        self._throttled = self._throttles(step)
         if self._stalled:
             return True
         wanted_tokens = self.decode_seqs
