@@ -81,6 +81,9 @@ def test_a_written_trace_gives_the_identical_run(traffic, tmp_path):
     "more",
     [
         {"n": 2},
+        {"num_requests": 10},
+        {"lengths": LENGTHS},
+        {"prompts": {"kind": "fixed_set", "distinct_prompts": 3}},
         {"classes": {"a": {}, "b": {}}},
         {"classes": {"a": {}, "b": {"arrivals": POISSON, "num_requests": 5, "lengths": LENGTHS}}},
     ],
@@ -98,5 +101,5 @@ def test_samples_of_a_trace_stay_together_or_are_refused(more, tmp_path):
         return build_requests(workload, seed=1)
 
     assert replayed(classes={"a": {}}).group.tolist() == np.repeat(np.arange(20), 3).tolist()
-    with pytest.raises(InputError, match="holds the samples of each request"):
+    with pytest.raises(InputError, match="holds the samples of each request|end within a request"):
         replayed(**more)

@@ -116,7 +116,7 @@ def test_unfinished_answers_have_the_tokens_that_were_there_at_the_cut():
     partial = 0
     for seed in range(40):
         requests, config, cost, layout = random_scenario(seed)
-        _, jobs = reference(requests, config, cost, layout)
+        jobs = reference(requests, config, cost, layout)[1]
         until_ns = 1 + run(requests, config, cost, layout).totals.end_ns // 2
         cut = run(requests, config, cost, layout, until_ns=until_ns).tables["requests"]
         for number, tokens in zip(cut["request"], cut["output_tokens"], strict=True):

@@ -71,6 +71,8 @@ def _draw_source(
     laws = [_law_of(member) for member in source.members]
     arrivals, classes, turns = _draw_arrivals(workload, source, laws, draws)
     refuse_many(float(turns.sum()) * workload.n)
+    if arrivals.recorded is not None and arrivals.recorded.holds_samples:
+        _refuse_torn_samples(workload, source.members)
     parts = []
     for place, (member, law) in enumerate(zip(source.members, laws, strict=True)):
         mine = np.flatnonzero(classes == place)
@@ -90,6 +92,19 @@ def _draw_source(
         )
         parts.append(part)
     return arrivals, parts
+
+
+def _refuse_torn_samples(workload: Workload, members: tuple[Member, ...]) -> None:
+    """Refuse what would tear the samples of a recorded request apart."""
+    torn = [
+        ("leave out n", workload.n > 1),
+        ("run it without further classes", len(workload.classes) > 1),
+        ("keep its lengths (lengths: {kind: trace})", not members[0].keeps_recorded_lengths),
+        ("leave out prompts", members[0].parameters.prompts is not None),
+    ]
+    for advice, asked in torn:
+        if asked:
+            raise InputError(f"the trace holds the samples of each request already: {advice}")
 
 
 def _draw_arrivals(

@@ -20,13 +20,14 @@ MOST_PIECES = 10**7  # of a rate that changes
 LATEST_NS = 10**18  # as the largest `Seconds`: a ninth of what a 64-bit clock counts
 
 
-def _prints(text: str) -> str:
+def printable(text: str) -> str:
+    """Return a text without control or direction characters; ValueError for another."""
     if not text.isprintable():
         raise ValueError(f"{text!r} has characters that don't print")
     return text
 
 
-Printable = Annotated[str, AfterValidator(_prints)]  # no control or direction characters
+Printable = Annotated[str, AfterValidator(printable)]  # no control or direction characters
 
 
 def why_too_many(requests: float) -> str | None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.errors import InputError
 from kvsim.units import seconds_to_ns
 from kvsim.workload.arrivals import Users
 from kvsim.workload.parameters import Member, Workload
@@ -136,18 +135,10 @@ def _sessions(columns: dict[str, Ints], takes_turns: bool) -> Ints | None:
 
 def _groups(workload: Workload, parts: list[Part], requests: int) -> Ints:
     """Number the clients' requests; a trace of a run may hold the samples of each."""
-    labels = [part.trace.group for part in parts if part.trace is not None]
-    recorded = [each for each in labels if each is not None and (np.diff(each) == 0).any()]
-    if not recorded:
-        return np.repeat(np.arange(requests, dtype=np.int64), workload.n)
-    if workload.n > 1:
-        raise InputError("the trace holds the samples of each request already: leave out n")
-    if len(parts) > 1:
-        raise InputError(
-            "the trace holds the samples of each request, which classes would tear apart: run it "
-            "without further classes"
-        )
-    return sums_before(np.diff(recorded[0]) != 0)
+    recorded = [part.trace.group for part in parts if part.trace and part.trace.holds_samples]
+    if recorded and recorded[0] is not None:
+        return sums_before(np.diff(recorded[0]) != 0)
+    return np.repeat(np.arange(requests, dtype=np.int64), workload.n)
 
 
 def _notes(parts: list[Part]) -> tuple[str, ...]:

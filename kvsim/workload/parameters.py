@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import kvsim.workload.arrivals
 import kvsim.workload.lengths
@@ -14,7 +14,7 @@ from kvsim.policy import Parameters, union_of
 from kvsim.workload.arrivals import ArrivalProcess
 from kvsim.workload.files import ReadsFile, content_digest
 from kvsim.workload.lengths import LengthLaw
-from kvsim.workload.limits import MOST_REQUESTS, Printable, Seconds, why_too_many
+from kvsim.workload.limits import MOST_REQUESTS, Seconds, printable, why_too_many
 from kvsim.workload.prompts import PromptLaw
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ else:
 _LARGEST_LIMIT_TOKENS = 10**9  # some clients say it for "no limit"
 
 Timeout = Annotated[float, Field(ge=1e-6, le=1e9)]
-ClassName = Annotated[Printable, Field(min_length=1, max_length=40)]
+ClassName = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(printable)]
 
 
 class Retries(Parameters):

@@ -60,6 +60,10 @@ class TraceArrivals(ReadsTrace):
             )
         end_ns = length_ns if duration_ns is None else duration_ns
         kept = trace.rows(0, int(np.searchsorted(trace.arrival_ns, end_ns))).rows(0, count)
+        if count is not None and trace.rows(count - 1, count + 1).holds_samples:
+            raise InputError(
+                f"num_requests counts samples in {self.file}: {count} of them end within a request"
+            )
         horizon_ns = horizon_of(kept.arrival_ns, count, end_ns)
         if trace.horizon_ns == 0 and count is None and duration_ns is None and self.end_s is None:
             horizon_ns = 0  # recorded of a run whose own end is its horizon

@@ -38,6 +38,11 @@ class Trace:
     def __len__(self) -> int:
         return len(self.arrival_ns)
 
+    @property
+    def holds_samples(self) -> bool:
+        """Whether some request has several samples, each with a row."""
+        return self.group is not None and bool((np.diff(self.group) == 0).any())
+
     def rows(self, first: int, end: int | None) -> "Trace":
         """Return the requests from number `first` up to, not including, `end` (None: the rest)."""
         return self.take(np.arange(len(self), dtype=np.int64)[first:end])
