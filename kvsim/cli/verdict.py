@@ -1,6 +1,7 @@
 """The answer in the terminal: verdict first, then variants side by side, then where things are."""
 
 from pathlib import Path
+from typing import Any
 
 from kvsim.cli.text import aligned, wrapped
 from kvsim.metrics.catalog import format_figure
@@ -21,6 +22,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
         wrapped("Limit: " + base["limits"]["sentence"]),
         _targets(run),
         _side_by_side(run),
+        _of_variants(run),
         _classes(run),
         *(wrapped("Note: " + n) for n in (*run.variants[BASE].notes, *run.requests.notes)),
         _places(run, target, with_report),
@@ -29,13 +31,13 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
 
 
 def _targets(run: Run) -> str:
-    targets = run.summaries[BASE]["verdict"]["targets"]
+    targets = _targets_of(run.summaries[BASE])
     rows: list[tuple[str, ...]] = [("target", "found", "at most", "margin", "")]
-    for target in targets:
+    for name, target in targets:
         figure, margin = target["figure"], target["margin"]
         rows.append(
             (
-                target["name"],
+                name,
                 format_figure(figure, target["value"]),
                 format_figure(figure, target["bound"]),
                 "" if margin is None else _margin(margin),
@@ -43,6 +45,14 @@ def _targets(run: Run) -> str:
             )
         )
     return aligned(rows) if targets else ""
+
+
+def _targets_of(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return all targets with their names: those of a class follow its name."""
+    found = [(target["name"], target) for target in summary["verdict"]["targets"]]
+    for name, part in summary["classes"].items():
+        found += [(f"{name}: {target['name']}", target) for target in part["verdict"]["targets"]]
+    return found
 
 
 def _margin(margin: float) -> str:
@@ -53,13 +63,22 @@ def _margin(margin: float) -> str:
 def _side_by_side(run: Run) -> str:
     names = list(run.summaries)
     rows: list[tuple[str, ...]] = [("", *names)]
-    if run.summaries[BASE]["verdict"]["targets"]:
+    if _targets_of(run.summaries[BASE]):
         met = (run.summaries[name]["verdict"]["met"] for name in names)
         rows.append(("SLO", *(MET[answer] for answer in met)))
     for row in compare(run.summaries):
         figures = (format_figure(row["name"], row["values"][name]) for name in names)
         rows.append((row["label"], *figures))
     return aligned(rows)
+
+
+def _of_variants(run: Run) -> str:
+    """Tell how each variant does by its own tightest target; the table has no room for it."""
+    if not _targets_of(run.summaries[BASE]):
+        return ""
+    sentences = {name: summary["verdict"]["sentence"] for name, summary in run.summaries.items()}
+    told = (wrapped(f"{name}: {text}") for name, text in sentences.items() if name != BASE)
+    return "\n".join(told)
 
 
 def _classes(run: Run) -> str:

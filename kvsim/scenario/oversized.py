@@ -18,12 +18,18 @@ def refuse_oversized(
     """Refuse requests that can never be served, where the scenario says so.
 
     Raises:
-        InputError: Lists the first such requests of each variant and counts the others.
+        InputError: Lists the first such requests of each variant and counts the others; variants
+            that would only repeat the base are left out.
     """
     problems: list[Problem] = []
+    told: list[list[str]] = []
     for name, variant in variants.items():
         if variant.scenario.oversized_requests == "refuse":
-            found = [Problem(text) for text in _oversized(variant, requests)]
+            texts = _oversized(variant, requests)
+            if texts in told:
+                continue
+            told.append(texts)
+            found = [Problem(text) for text in texts]
             more = len(found) - _LISTED
             hint = f"and {more} more; " if more > 0 else ""
             if found:
