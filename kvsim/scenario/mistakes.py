@@ -70,7 +70,9 @@ def _message(item: ErrorDetails, path: Sequence[Step], model: type[BaseModel]) -
     if kind == "value_error":
         return str(context["error"])
     if kind in {"model_type", "model_attributes_type", "dict_type"}:
-        return "should be a mapping"
+        bare_kind = kind == "model_attributes_type" and isinstance(item["input"], str)
+        hint = f"; a kind is written as {{kind: {item['input']}}} here" if bare_kind else ""
+        return f"should be a mapping{hint}"
     text = item["msg"].removeprefix("Input ")
     value = item["input"]
     return f"{text}, not {value!r}" if isinstance(value, str | int | float | None) else text

@@ -24,6 +24,14 @@ def only_problem(path: Path) -> tuple[int | None, str | None, str]:
     return problem
 
 
+def test_a_bare_kind_within_the_workload_is_told_how_it_is_written(write):
+    good = write().read_text()
+    bare = write(text=good.replace("{kind: poisson, rate_per_s: 2.0}", "all_at_once"))
+    line, path, message = only_problem(bare)
+    assert (line, path) == (4, "workload.arrivals")
+    assert message == "should be a mapping; a kind is written as {kind: all_at_once} here"
+
+
 def test_a_good_scenario_has_its_defaults(write):
     file = load_scenario(write(name="my chat.yaml"))
     assert list(file.variants) == ["base"]
