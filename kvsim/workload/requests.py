@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.errors import require
+
 NO_LIMIT = 0  # `max_tokens` of a request whose client set none: the context length decides
 PATIENT = 0  # `timeout_ns` of a request whose client waits for ever
 
@@ -115,6 +117,13 @@ class RequestTable:
     stop_ns: int | None = None
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        columns = (getattr(self, field.name) for field in fields(self))
+        lengths = {len(column) for column in columns if isinstance(column, np.ndarray)}
+        require(len(lengths) == 1, "each request has an entry in every column")
+        require(self.delay_ns is None or self.session is not None, "turns belong to sessions")
+        require(self.gate is None or bool(self.gates), "a permit is that of a gate")
 
     def __len__(self) -> int:
         return len(self.arrival_ns)

@@ -90,7 +90,10 @@ def test_the_same_requests_give_the_same_bytes(tmp_path):
     assert read_lengths(tmp_path / "a")[1].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("change", [{"delay_ns": ints([0, 1])}, {"gates": (Gate(ints([0])),)}])
+@pytest.mark.parametrize(
+    "change",
+    [{"session": ints([0, 0]), "delay_ns": ints([0, 1])}, {"gates": (Gate(ints([0])),)}],
+)
 def test_requests_that_wait_for_others_can_not_be_kept(tmp_path, change):
     with pytest.raises(InputError, match="no times of their own"):
         write_trace(tmp_path / "run", replace(TABLE, **change))
