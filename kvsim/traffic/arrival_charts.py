@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import format_number
 from kvsim.report.figure import BLUE, GRAY, Chart, Key, Table, axis, layout, rounded, sentence
-from kvsim.traffic.counts import (
+from kvsim.traffic.arrivals import (
     FEWEST_WINDOWS,
     ArrivalFigures,
     Ints,

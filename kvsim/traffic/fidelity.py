@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import format_number, percent
 from kvsim.report.figure import Table
-from kvsim.traffic.counts import WINDOWS_S, dispersion
+from kvsim.traffic.arrivals import WINDOWS_S, dispersion
 from kvsim.traffic.fit import LEAST_DISPERSION, draws_for
 from kvsim.traffic.lengths import PERCENTILES, rank_correlation
 from kvsim.traffic.summary import Traffic

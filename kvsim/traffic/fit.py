@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.rng import stream
-from kvsim.traffic.counts import FEWEST_WINDOWS, dispersion, tick
+from kvsim.traffic.arrivals import FEWEST_WINDOWS, dispersion, tick
 from kvsim.traffic.rate_shape import RateShape, rate_shape, residual_dispersion
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals.bursts import Bursts

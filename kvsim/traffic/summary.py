@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import format_number, percent
-from kvsim.traffic.counts import ArrivalFigures, arrival_figures, poisson_range
+from kvsim.traffic.arrivals import ArrivalFigures, arrival_figures, poisson_range
 from kvsim.traffic.lengths import LengthFigures, length_figures, rank_correlation
 from kvsim.traffic.reuse import HitCurve, hit_curve
 from kvsim.traffic.sessions import SessionFigures, session_figures, turns_and_gaps

@@ -2,7 +2,7 @@
 
 from kvsim.metrics.catalog import format_number, percent
 from kvsim.report.figure import Table
-from kvsim.traffic.counts import ArrivalFigures
+from kvsim.traffic.arrivals import ArrivalFigures
 from kvsim.traffic.lengths import LengthFigures
 from kvsim.traffic.reuse import HitCurve
 from kvsim.traffic.summary import Traffic

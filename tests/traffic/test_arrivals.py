@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from kvsim.rng import stream
-from kvsim.traffic.counts import (
+from kvsim.traffic.arrivals import (
     arrival_figures,
     counts,
     dispersion,
