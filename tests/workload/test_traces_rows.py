@@ -130,14 +130,14 @@ def test_rows_are_judged_as_by_a_plain_loop(tmp_path_factory, log, block_bytes):
     unit, rows = log
     path = write(tmp_path_factory.mktemp("t"), as_csv(rows))
     expected, bad = slow_read(rows, unit)
-    ends = _line_ends(path)
+    starts = _line_starts(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kvsim.workload.traces._source._BLOCK_BYTES", block_bytes)
         if bad:
             with pytest.raises(InputError) as caught:
                 read_trace(path, columns=COLUMNS, time_unit=unit)
             lines = [problem.line for problem in caught.value.problems]
-            assert lines[:20] == [ends[row] for row in bad[:20]]
+            assert lines[:20] == [starts[row] for row in bad[:20]]
         if not expected:
             with pytest.raises(InputError, match="holds no request"):
                 read_trace(path, columns=COLUMNS, time_unit=unit, skip_bad_rows=99)
@@ -148,10 +148,10 @@ def test_rows_are_judged_as_by_a_plain_loop(tmp_path_factory, log, block_bytes):
     assert bool(trace.notes) == bool(bad)
 
 
-def _line_ends(path: Path) -> list[int]:
+def _line_starts(path: Path) -> list[int]:
     with path.open(newline="") as file:
         reader = csv.reader(file)
-        return [reader.line_num for _ in reader][1:]
+        return [reader.line_num + 1 for _ in reader][:-1]
 
 
 @settings(max_examples=40)
@@ -292,9 +292,51 @@ def test_quoted_values_may_have_lines_of_their_own(tmp_path):
     path = write(tmp_path, 'text,at,in,out\n"a\nb""\nc",1,2,3\n"\n",2,x,3\n"q, r",2,4,5\n')
     with pytest.raises(InputError, match="'x' and '3'") as caught:
         read_trace(path, columns=COLUMNS)
-    assert [problem.line for problem in caught.value.problems] == [6]
+    assert [problem.line for problem in caught.value.problems] == [5]
     trace = read_trace(path, columns=COLUMNS, skip_bad_rows=1)
     assert trace.prompt_tokens.tolist() == [2, 4]
+
+
+OPEN = '13,"5,3.5', '13,5,"3.5', '13,5,3.5,"'
+
+
+@pytest.mark.parametrize("row", OPEN)
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+def test_rows_inside_an_odd_quote_are_not_skipped_as_one(tmp_path, row, closed, named):
+    rows = [f"{10 + i},5,{i}.5" for i in range(30)]
+    rows[3] = row
+    if closed:
+        rows[9] = '19,5,"9.5'
+    names = ["input_tokens", "output_tokens", "arrival_s"]
+    path = write(tmp_path, "\n".join([",".join(names), *rows]))
+    options = {}
+    if named:
+        columns = dict(zip(("prompt_tokens", "output_tokens", "arrival"), names, strict=True))
+        options = {"columns": columns, "where": {"output_tokens": "5"}}
+    last = 11 if closed else 31
+    with pytest.raises(InputError, match=f"it goes on to line {last}: is a quote not") as caught:
+        read_trace(path, skip_bad_rows=last - 5, **options)
+    assert [problem.line for problem in caught.value.problems] == [5]
+    trace = read_trace(path, skip_bad_rows=last - 4, **options)
+    assert len(trace) == 30 - (last - 4)
+    assert trace.notes == (f"log: {last - 4} rows can't be used, left out",)
+
+
+def test_bad_rows_among_very_long_values_keep_their_lines(tmp_path):
+    text = "x" * 200_000 + "\n"
+    rows = [f'"{text}",1,2,3', '"a\nb",1,x,3', "1,2", f'"{text}",1,x,3']
+    path = write(tmp_path, "text,at,in,out\n" + "\n".join(rows))
+    with pytest.raises(InputError) as caught:
+        read_trace(path, columns=COLUMNS)
+    assert [problem.line for problem in caught.value.problems] == [4, 6, 7]
+
+
+def test_rows_before_a_stray_carriage_return_keep_their_lines(tmp_path):
+    path = write(tmp_path, 'text,at,in,out\n"a\nb\nb",1,x,3\nc,1,y,3\nd\rd,1,2,3\ne,1,z,3\n')
+    with pytest.raises(InputError) as caught:
+        read_trace(path, columns=COLUMNS)
+    assert [problem.line for problem in caught.value.problems][:2] == [2, 5]
 
 
 def test_all_absent_columns_are_named(tmp_path):

@@ -12,8 +12,8 @@ from kvsim.errors import InputError, Problem
 from kvsim.workload.requests import Segments
 from kvsim.workload.traces import _convert
 from kvsim.workload.traces._segments import block_segments
-from kvsim.workload.traces._source import Batch, batches
-from kvsim.workload.traces._wrong import bad_row, why_bad
+from kvsim.workload.traces._source import Batch, Broken, batches
+from kvsim.workload.traces._wrong import why_bad, why_lost
 from kvsim.workload.traces.format import Layout, Reading
 from kvsim.workload.traces.trace import Trace
 
@@ -75,7 +75,11 @@ def _refuse_absent(names: Sequence[str], have: Sequence[str], reading: Reading) 
 
 @dataclass(slots=True)
 class _Rows:
-    """What was read so far, a few arrays a batch."""
+    """What was read so far, a few arrays a batch.
+
+    A row that an odd quote has torn open counts as so many bad rows as it has lines: it may have
+    swallowed them.
+    """
 
     reading: Reading
     layout: Layout
@@ -83,14 +87,16 @@ class _Rows:
     sessions: list[pa.Array] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     bad: int = 0
+    told: int = 0  # of the bad rows
     failures: int = 0
 
     def add(self, batch: Batch) -> None:
         """Judge the rows of a batch and keep the good ones."""
         numbers, good, failed = _judged(batch, self.layout)
-        asked = _matching(batch, self.reading)
+        torn = _torn(batch, self.layout)
+        asked = _matching(batch, self.reading) & ~torn
         self.failures += int((asked & failed).sum())
-        self._note_bad(batch, np.flatnonzero(asked & ~failed & ~good))
+        self._note_bad(batch, np.flatnonzero(asked & ~failed & ~good), np.flatnonzero(torn))
         chosen = asked & ~failed & good
         part: dict[str, Integers] = {}
         part |= {name: _small(values[chosen]) for name, values in numbers.items()}
@@ -103,18 +109,21 @@ class _Rows:
             sessions = _texts(batch, self.layout.columns.session, self.reading)
             self.sessions.append(sessions.filter(mask).dictionary_encode())
 
-    def _note_bad(self, batch: Batch, rows: NDArray[np.intp]) -> None:
-        self.bad += len(rows) + len(batch.broken)
-        lines = batch.block != b""
+    def _note_bad(self, batch: Batch, rows: NDArray[np.intp], torn: NDArray[np.intp]) -> None:
+        lost = [*batch.broken, *_as_broken(batch, torn)]
+        self.bad += len(rows) + sum(row.lines for row in lost)
         found = [
-            (place, bad_row(text, self.layout)) for place, text in batch.broken[:_SHOWN_PROBLEMS]
+            (row.place, why_lost(row, self.layout), row.lines)
+            for row in sorted(lost)[:_SHOWN_PROBLEMS]
         ]
         for row in rows[:_SHOWN_PROBLEMS].tolist():
-            found.append((int(batch.places[row]), why_bad(batch, row, self.layout)))
+            found.append((int(batch.places[row]), why_bad(batch, row, self.layout), 1))
+        lines = batch.block != b""
         room = _SHOWN_PROBLEMS - len(self.problems)
-        for place, why in sorted(found)[: max(room, 0)]:
+        for place, why, count in sorted(found)[: max(room, 0)]:
             message = why if lines else f"row {place}: {why}"
             self.problems.append(Problem(message, str(self.reading.path), place if lines else None))
+            self.told += count
 
     def trace(self) -> Trace:
         """Return the requests in order of arrival; InputError if too many rows are bad."""
@@ -148,7 +157,7 @@ class _Rows:
     def _refuse_bad(self) -> None:
         if self.bad <= self.reading.skip_bad_rows:
             return
-        more = self.bad - len(self.problems)
+        more = self.bad - self.told
         at_least = "at least " if self.bad > self.reading.skip_bad_rows + _COUNTED_PROBLEMS else ""
         if more > 0:
             self.problems.append(
@@ -207,6 +216,26 @@ def _all_known(hashes: pa.Array, blocks: Column) -> Mask:
     ends = np.cumsum(blocks)
     found: Mask = known[ends] - known[ends - blocks] == blocks
     return found
+
+
+def _torn(batch: Batch, layout: Layout) -> Mask:
+    """Return which rows have a line end where none belongs: in a published log, in a value used."""
+    several = np.zeros(len(batch.places), dtype=np.bool_)
+    if batch.lines is None or (batch.lines == 1).all():
+        return several
+    if layout.example:
+        return several | (batch.lines > 1)
+    for column in batch.columns.values():
+        several |= pc.match_substring(column, "\n").to_numpy(zero_copy_only=False)
+    return several
+
+
+def _as_broken(batch: Batch, rows: NDArray[np.intp]) -> list[Broken]:
+    lines = batch.lines
+    return [
+        Broken(int(batch.places[row]), batch.text(row), 1 if lines is None else int(lines[row]))
+        for row in rows.tolist()
+    ]
 
 
 def _matching(batch: Batch, reading: Reading) -> Mask:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,25 +30,35 @@ _BOM = b"\xef\xbb\xbf"
 _BEGINS_OBJECT = re.compile(rb"\s*\{")
 
 
+class Broken(NamedTuple):
+    """What should be a row, and has not its cells: its place, its first line, and how many."""
+
+    place: int
+    text: str
+    lines: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Some rows of a file.
 
     Attributes:
         columns: What the rows hold, by name: Arrow arrays of equal length.
-        places: The line (the row, if the file has no lines) of each, counted from 1.
-        broken: Places of further rows that are no rows at all, with what stands there.
+        places: The line (the row, if the file has no lines) where each begins, counted from 1.
+        broken: Further rows that are none at all.
         block: The lines themselves, from number `first_line` on; empty if there are none.
+        lines: How many lines each row has.
     """
 
     columns: dict[str, pa.Array]
     places: NDArray[np.int64]
-    broken: tuple[tuple[int, str], ...] = ()
+    broken: tuple[Broken, ...] = ()
     block: bytes = b""
     first_line: int = 0
+    lines: NDArray[np.int64] | None = None  # one each
 
     def text(self, row: int) -> str:
-        """Return what stands in a row."""
+        """Return what stands in a row, of several lines the first."""
         if not self.block:
             cells = {name: column[row].as_py() for name, column in self.columns.items()}
             return ", ".join(f"{name}: {value}" for name, value in cells.items())
@@ -156,24 +166,33 @@ def _csv_block(block: bytes, line: int, header: Sequence[str], names: Sequence[s
             strings_can_be_null=False,
         ),
     ).combine_chunks()
-    lines = _row_lines(block, table.num_rows + len(broken)) + line
-    kept = np.delete(lines, broken)
-    texts = tuple((int(lines[row]), _line(block, int(lines[row]) - line)) for row in broken)
+    starts = _row_starts(block, table.num_rows + len(broken))
+    lines = np.diff(starts)
+    texts = tuple(
+        Broken(line + int(starts[row]), _line(block, int(starts[row])), int(lines[row]))
+        for row in broken
+    )
     columns = {name: _whole(table.column(place)) for name, place in places.items()}
-    return Batch(columns, kept, texts, block, line)
+    kept = np.delete(starts[:-1], broken) + line
+    return Batch(columns, kept, texts, block, line, np.delete(lines, broken))
 
 
-def _row_lines(block: bytes, rows: int) -> NDArray[np.int64]:
-    """Return the line on which each row of a block of CSV ends, from 0; quoted values have many."""
-    if block.count(b"\n") + (not block.endswith(b"\n")) == rows:
-        return np.arange(rows, dtype=np.int64)
-    reader = csv.reader(io.StringIO(block.decode(errors="replace"), newline=""))
+def _row_starts(block: bytes, rows: int) -> NDArray[np.int64]:
+    """Return on which line of a block of CSV each row begins, from 0; at last, where it ends."""
+    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    if lines == rows:
+        return np.arange(rows + 1, dtype=np.int64)
+    starts = [0]
+    limit = csv.field_size_limit(len(block))
     try:
-        ends = [reader.line_num - 1 for _ in reader]
-    except csv.Error:
-        ends = []
-    ends += [ends[-1] if ends else 0] * (rows - len(ends))
-    return np.array(ends[:rows], dtype=np.int64)
+        reader = csv.reader(io.StringIO(block.decode(errors="replace"), newline="\n"))
+        starts += [reader.line_num for _ in reader]
+    except csv.Error:  # what follows is told at the last line that is known
+        pass
+    finally:
+        csv.field_size_limit(limit)
+    starts = starts[:rows] + [starts[-1]] * (rows - len(starts)) + [lines]
+    return np.minimum(starts, lines, dtype=np.int64)
 
 
 def _json_schema(head: Head, names: Sequence[str], layout: Layout) -> pa.Schema:
@@ -206,7 +225,7 @@ def _json_block(block: bytes, line: int, schema: pa.Schema) -> Batch:
         lines = block.split(b"\n")
         filled = [number for number, text in enumerate(lines) if text.strip()]
         table, broken = _json_rows([lines[number] for number in filled], schema)
-        bad = [(line + filled[row], _shown(lines[filled[row]])) for row in broken]
+        bad = [Broken(line + filled[row], _shown(lines[filled[row]])) for row in broken]
         places = np.delete(np.array(filled, dtype=np.int64) + line, broken)
     columns = {name: _whole(table.column(name)) for name in schema.names}
     return Batch(columns, places, tuple(bad), block, line)
