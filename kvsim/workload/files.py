@@ -1,12 +1,12 @@
 """Files that a workload reads: found beside the scenario file, known by their content."""
 
 import hashlib
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
 from pydantic import PrivateAttr
 
 from kvsim.errors import InputError, Problem
@@ -42,6 +42,8 @@ class ReadsFile(Policy):
 @contextmanager
 def told_by_name(path: Path) -> Iterator[None]:
     """Turn what the operating system or Arrow says of a file into an `InputError`."""
+    import pyarrow as pa  # takes a while: schemas are read without it
+
     try:
         yield
     except OSError as error:
@@ -58,8 +60,10 @@ def decompressed(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading, and decompress it if it is gzip or zstd, whatever its name says.
 
     Raises:
-        InputError: It can't be opened, or is broken.
+        InputError: It can't be opened, is broken, or is no regular file: pipes can't be read
+            twice, and devices may have no end.
     """
+    _refuse_special(path)
     with told_by_name(path):
         file = path.open("rb")
     with file:
@@ -68,6 +72,8 @@ def decompressed(path: Path) -> Iterator[IO[bytes]]:
             file.seek(0)
         for beginning, name in _COMPRESSIONS.items():
             if magic.startswith(beginning):
+                import pyarrow as pa
+
                 yield pa.CompressedInputStream(file, name)
                 return
         yield file
@@ -75,5 +81,15 @@ def decompressed(path: Path) -> Iterator[IO[bytes]]:
 
 def content_digest(path: Path) -> str:
     """Return the SHA-256 of a file's content; InputError if it can't be read."""
+    _refuse_special(path)
     with told_by_name(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _refuse_special(path: Path) -> None:
+    with told_by_name(path):
+        mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise InputError(Problem("is a folder", str(path)))
+    if not stat.S_ISREG(mode):
+        raise InputError(Problem("is no regular file: write what it holds to one", str(path)))

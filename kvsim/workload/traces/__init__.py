@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from kvsim.errors import InputError, Problem, did_you_mean
-from kvsim.workload.traces._source import head_of
 from kvsim.workload.traces.format import Columns, Format, Head, Reading, TimeUnit
 from kvsim.workload.traces.trace import Trace
 
@@ -97,6 +96,8 @@ def _reading(
                     for problem in error.errors()
                 )
             ) from error
+    from kvsim.workload.traces._source import head_of  # Arrow takes a while to import
+
     texts = {name: _texts(value) for name, value in (where or {}).items()}
     return Reading(path, head_of(path), columns, time_unit, skip_bad_rows, texts, times)
 
