@@ -95,9 +95,8 @@ class Clients:
         self._requests = requests
         self._reader = reader
         self._server = server
-        self.retried_rows: list[
-            int
-        ] = []  # row of each further attempt, by number from the last row
+        # Row of the table that each further attempt repeats; these are numbered after its last row.
+        self.retried_rows: list[int] = []
         self.instants = 0
         starts = np.diff(requests.group, prepend=-1) != 0
         starts |= np.diff(requests.arrival_ns, prepend=-1) != 0
@@ -142,7 +141,7 @@ class Clients:
         groups = len(self._first_rows) - 1
         if self._requests.delay_ns is None:
             return iter(range(groups))
-        assert self._requests.session is not None, "further turns belong to sessions"
+        assert self._requests.session is not None  # a law of the table
         session = self._requests.session[np.asarray(self._first_rows)[:-1]]
         return iter(np.flatnonzero(np.diff(session, prepend=-1)).tolist())
 
@@ -197,9 +196,8 @@ class Clients:
     def _gate_of(self, group: int) -> "_Gate | None":
         if not self._gates:
             return None
-        index = (
-            0 if self._requests.gate is None else int(self._requests.gate[self._first_rows[group]])
-        )
+        gate = self._requests.gate
+        index = 0 if gate is None else int(gate[self._first_rows[group]])
         return self._gates[index] if index >= 0 else None
 
     def _at(self, delay_ns: int, action: Callable[[], None], late: bool = False) -> None:
