@@ -105,13 +105,13 @@ def gpu_names() -> list[str]:
 
 
 def load_gpu(name: str) -> GpuSpec:
-    """Return a GPU of the catalog by its exact name; another is never put in its place.
+    """Return a GPU of the catalog by its name, in any case; another is never put in its place.
 
     Raises:
         InputError: The catalog has no such GPU; names those that come close.
     """
-    if name in _catalog():
-        return _catalog()[name]
+    if name.lower() in _catalog():
+        return _catalog()[name.lower()]
     hint = did_you_mean(name, gpu_names(), at_most=3) or f"; known are {', '.join(gpu_names())}"
     raise InputError(f"GPU '{name}' is not in the catalog{hint}")
 

@@ -1,11 +1,10 @@
 """The answer in the terminal: verdict first, then variants side by side, then where things are."""
 
 from pathlib import Path
-from typing import Any
 
 from kvsim.cli.text import aligned, wrapped
 from kvsim.metrics.catalog import format_figure
-from kvsim.metrics.classes import class_table
+from kvsim.metrics.classes import all_targets, class_table
 from kvsim.metrics.summary import compare
 from kvsim.rundir import REPORT, Run
 from kvsim.scenario.schema import BASE
@@ -31,13 +30,13 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
 
 
 def _targets(run: Run) -> str:
-    targets = _targets_of(run.summaries[BASE])
+    targets = all_targets(run.summaries[BASE])
     rows: list[tuple[str, ...]] = [("target", "found", "at most", "margin", "")]
-    for name, target in targets:
+    for of_class, target in targets:
         figure, margin = target["figure"], target["margin"]
         rows.append(
             (
-                name,
+                f"{of_class}: {target['name']}" if of_class else target["name"],
                 format_figure(figure, target["value"]),
                 format_figure(figure, target["bound"]),
                 "" if margin is None else _margin(margin),
@@ -45,14 +44,6 @@ def _targets(run: Run) -> str:
             )
         )
     return aligned(rows) if targets else ""
-
-
-def _targets_of(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return all targets with their names: those of a class follow its name."""
-    found = [(target["name"], target) for target in summary["verdict"]["targets"]]
-    for name, part in summary["classes"].items():
-        found += [(f"{name}: {target['name']}", target) for target in part["verdict"]["targets"]]
-    return found
 
 
 def _margin(margin: float) -> str:
@@ -63,7 +54,7 @@ def _margin(margin: float) -> str:
 def _side_by_side(run: Run) -> str:
     names = list(run.summaries)
     rows: list[tuple[str, ...]] = [("", *names)]
-    if _targets_of(run.summaries[BASE]):
+    if all_targets(run.summaries[BASE]):
         met = (run.summaries[name]["verdict"]["met"] for name in names)
         rows.append(("SLO", *(MET[answer] for answer in met)))
     for row in compare(run.summaries):
@@ -74,7 +65,7 @@ def _side_by_side(run: Run) -> str:
 
 def _of_variants(run: Run) -> str:
     """Tell how each variant does by its own tightest target; the table has no room for it."""
-    if not _targets_of(run.summaries[BASE]):
+    if not all_targets(run.summaries[BASE]):
         return ""
     sentences = {name: summary["verdict"]["sentence"] for name, summary in run.summaries.items()}
     told = (wrapped(f"{name}: {text}") for name, text in sentences.items() if name != BASE)

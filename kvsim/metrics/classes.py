@@ -64,10 +64,26 @@ def overall(verdict: dict[str, Any], classes: dict[str, Any]) -> dict[str, Any]:
     if not judged:
         return verdict
     own = [("", verdict)] if verdict["targets"] else []
-    parts = own + [(f"Class {name}. ", part) for name, part in judged.items()]
+    parts = own + list(judged.items())
     for answer in (False, None):
-        for prefix, part in parts:
+        for name, part in parts:
             if part["met"] is answer:
-                return {**verdict, "met": answer, "sentence": prefix + part["sentence"]}
-    sentences = [prefix + part["sentence"] for prefix, part in parts]
+                return {**verdict, "met": answer, "sentence": _said_of(name, part["sentence"])}
+    sentences = [_said_of(name, part["sentence"]) for name, part in parts]
     return {**verdict, "met": True, "sentence": " ".join(sentences)}
+
+
+def _said_of(name: str, sentence: str) -> str:
+    """Say of a class what a verdict says: `Meets its SLO` → `Class chat meets its SLO`."""
+    if not name:
+        return sentence
+    verb, _, rest = sentence.partition(" ")
+    if verb in {"Meets", "Misses"}:
+        return f"Class {name} {verb.lower()} {rest}"
+    return f"Class {name}: {sentence}"
+
+
+def all_targets(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the targets of a summary, each with the class that it bounds; '' for all traffic."""
+    parts = [("", summary), *summary["classes"].items()]
+    return [(name, target) for name, part in parts for target in part["verdict"]["targets"]]

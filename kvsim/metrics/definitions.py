@@ -214,7 +214,7 @@ BATCH = (
         "running_seqs_mean",
         "Running mean",
         "seqs",
-        "higher",
+        None,
         "∫ running_seqs dt / (window · replicas)",
         "Concurrency: sequences admitted on one replica, averaged over time and replicas; "
         "idle time counts as zero",
@@ -331,7 +331,7 @@ KV = (
         "kv_utilization_mean",
         "KV utilization mean",
         "fraction",
-        "higher",
+        None,
         "∫ kv_held_tokens dt / (window · replicas · capacity)",
         "Share of the KV slots that hold tokens, averaged over time; idle time counts as zero",
     ),

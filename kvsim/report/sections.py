@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvsim.metrics.catalog import METRICS, format_figure, metric_of, percent
-from kvsim.metrics.classes import class_table
+from kvsim.metrics.classes import all_targets, class_table
 from kvsim.metrics.summary import compare
 from kvsim.report.figure import Table, sentence, short_name
 from kvsim.report.inputs import Variant
@@ -82,12 +82,13 @@ def tiles(variant: Variant) -> list[tuple[str, str, str]]:
 def target_rows(variant: Variant) -> list[dict[str, Any]]:
     """Return the rows of the SLO table: label, value, bound, margin, met."""
     rows = []
-    for target in variant.summary["verdict"]["targets"]:
+    for of_class, target in all_targets(variant.summary):
         name = target["figure"]
         margin = target["margin"]
+        label = metric_of(name).label
         rows.append(
             {
-                "label": metric_of(name).label,
+                "label": f"{of_class}: {label}" if of_class else label,
                 "explanation": explanation(name),
                 "value": format_figure(name, target["value"]),
                 "bound": format_figure(name, target["bound"]),

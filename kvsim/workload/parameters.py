@@ -60,7 +60,7 @@ class ClientParameters(Parameters):
     """The client's limit on the answer: a number; "output": exactly the true length, as benchmark
     clients with `ignore_eos` ask for; null: what the context length leaves."""
     timeout_s: Timeout | None = None
-    """A client gives up so long after it sent its request; null: never."""
+    """A client gives up if its answer isn't complete so long after it sent; null: never."""
     retries: Retries | None = None
     """What a client does then; null: nothing, the request has failed."""
 
@@ -73,7 +73,7 @@ class ClientParameters(Parameters):
 
 
 class TrafficClass(ClientParameters):
-    """A class of traffic: what it doesn't say is as in the workload."""
+    """A class of traffic: what it doesn't say is as in the workload (null is said, too)."""
 
     weight: float | None = Field(default=None, gt=0, le=1e6)
     """Its part of the workload's sessions, relative to the other classes' weights; null: 1."""
@@ -210,9 +210,10 @@ def file_digests(workload: Workload) -> dict[str, str]:
 
 def _filled(traffic: TrafficClass, workload: Workload) -> ClientParameters:
     """Return what a class says, and what the workload says where it is silent."""
-    names = ClientParameters.model_fields
-    own = {name: getattr(traffic, name) for name in names}
-    values = {name: getattr(workload, name) if own[name] is None else own[name] for name in names}
+    values = {
+        name: getattr(traffic if name in traffic.model_fields_set else workload, name)
+        for name in ClientParameters.model_fields
+    }
     return ClientParameters.model_construct(**values)
 
 

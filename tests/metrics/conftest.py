@@ -70,6 +70,7 @@ def small_run(table) -> tuple[Table, Table, Table]:
          "admitted_ns": 11 * SECOND, "first_token_ns": 12 * SECOND, "finish_ns": -1,
          "outcome": "unfinished"},
     ]  # fmt: skip
+    requests = [{**row, "request": number, "group": number} for number, row in enumerate(requests)]
     steps = [
         # idle until 1 s; two steps; idle from 5 s to 8 s; one step astride the horizon
         {"step": 0, "start_ns": 1 * SECOND, "duration_ns": 1 * SECOND, "prefill_seqs": 1,

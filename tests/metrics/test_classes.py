@@ -40,11 +40,16 @@ def verdict(met, targets=1, sentence="It."):
     ("whole", "classes", "met", "sentence"),
     [
         (verdict(True), {"a": verdict(None, 0)}, True, "It."),
-        (verdict(None, 0), {"a": verdict(True, 1, "Yes.")}, True, "Class a. Yes."),
-        (verdict(True), {"a": verdict(True, 1, "Yes.")}, True, "It. Class a. Yes."),
-        (verdict(True), {"a": verdict(True), "b": verdict(False, 1, "No.")}, False, "Class b. No."),
+        (verdict(None, 0), {"a": verdict(True, 1, "Yes.")}, True, "Class a: Yes."),
+        (verdict(True), {"a": verdict(True, 1, "Yes.")}, True, "It. Class a: Yes."),
+        (
+            verdict(True),
+            {"a": verdict(True), "b": verdict(False, 1, "Misses it.")},
+            False,
+            "Class b misses it.",
+        ),
         (verdict(False, 1, "No."), {"a": verdict(False)}, False, "No."),
-        (verdict(True), {"a": verdict(None, 1, "Who knows.")}, None, "Class a. Who knows."),
+        (verdict(True), {"a": verdict(None, 1, "Who knows.")}, None, "Class a: Who knows."),
         (verdict(None, 0), {}, None, "It."),
     ],
 )

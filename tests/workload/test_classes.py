@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from kvsim.workload.build import build_requests
 from kvsim.workload.parameters import Workload
-from kvsim.workload.requests import NO_LIMIT
+from kvsim.workload.requests import NO_LIMIT, PATIENT
 
 POISSON = {"kind": "poisson", "rate_per_s": 10.0}
 FIXED = {"kind": "fixed", "prompt_tokens": 100, "output_tokens": 20}
@@ -65,6 +65,12 @@ def test_a_class_says_what_is_different_and_takes_the_rest():
     assert set(table.max_tokens[b]) == {50}
     assert set(table.timeout_ns[b]) == {1_500_000_000}
     assert (set(table.priority[a]), set(table.priority[b])) == ({0}, {-2})
+
+
+def test_null_is_something_that_a_class_says():
+    table = table_of(num_requests=50, timeout_s=5.0, classes={"a": {}, "b": {"timeout_s": None}})
+    assert set(table.timeout_ns[rows_of(table, 0)]) == {5_000_000_000}
+    assert set(table.timeout_ns[rows_of(table, 1)]) == {PATIENT}
 
 
 def test_a_class_has_arrivals_of_its_own_beside_the_others():
