@@ -90,16 +90,6 @@ class Replica:
         clock.process(self._run())
 
     @property
-    def waiting_seqs(self) -> int:
-        """Requests in its queue."""
-        return len(self.scheduler.waiting)
-
-    @property
-    def running_seqs(self) -> int:
-        """Requests admitted."""
-        return len(self.scheduler.running)
-
-    @property
     def idle(self) -> bool:
         """Whether it sleeps until it is woken."""
         return self._wakeup is not None
