@@ -1,14 +1,17 @@
 import csv
 import gzip
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kvsim.errors import InputError
+from kvsim.workload.files import content_digest
 from kvsim.workload.traces import formats, read_lengths, read_trace
 
 DATA = Path(__file__).parents[1] / "data" / "traces"
@@ -184,18 +187,74 @@ def test_results_of_inference_perf(tmp_path, nested):
 
 
 @pytest.mark.parametrize(
-    "document",
-    ['{"input_lens": [1], "output_lens": [1, 2]}', '{"input_lens": [1', '{"input_lens": [{}]}',
-     '[{"start_time": 1}]', '[{"start_time": 1, "info": 3}]', '[{"start_time": 1, "info": []}, 2]'],
-)  # fmt: skip
-def test_broken_results_are_told_in_one_message(tmp_path, document):
-    with pytest.raises(InputError, match=r"log: is not in the form expected"):
+    ("document", "wrong"),
+    [
+        ('{"input_lens": [1], "output_lens": [1, 2]}', "not 1 in 'input_lens', 2 in 'output_lens'"),
+        ('{"input_lens": [1], "output_lens": [1], "errors": []}', "1 in 'output_lens', 0 in 'err"),
+        ('{"input_lens": [1', "delimiter at line 1, column 18"),
+        ('{"input_lens": [{}]}', "it has no 'output_lens'"),
+        ('{"input_lens": [3, {}], "output_lens": [1, 2]}', "'input_lens' of row 2 should be a num"),
+        ('{"input_lens": [3, true], "output_lens": [1, 2]}', "should be a number, not true"),
+        ('{"input_lens": [3, 1e400], "output_lens": [1, 1%s]}' % ("0" * 30), "'output_lens' of"),
+        ('[{"start_time": 1}]', "row 1 has no 'info'"),
+        ('[{"start_time": 1, "info": 3}]', "'info' of row 1 should not be 3"),
+        ('[{"start_time": 1, "info": {}}, 2]', "row 2 should be an object, not 2"),
+        ('[{"start_time": 1, "info": {}}, {"info": {}}]', "row 2 has no 'start_time'"),
+        ('[{"start_time": [], "info": {}}]', "'start_time' of row 1 should be a number, not a li"),
+    ],
+)
+def test_broken_results_are_told_in_one_message(tmp_path, document, wrong):
+    with pytest.raises(InputError, match=r"log: is not in the form expected: .*" + wrong):
         read_trace(write(tmp_path, document))
+
+
+@pytest.mark.parametrize("name", ["vllm_bench", "inference_perf"])
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        (b"\xff\xfe\x00junk", "should be JSON; its first line is"),
+        (b"a,b\n1,2\n", "should be JSON; its first line is 'a,b'"),
+        (b"PAR1", "can't be read"),
+        (b'{"a": "\xff"}', "it is no UTF-8 text"),
+        (b"[" * 100_000, "it is nested too deep"),
+        (b"[1, 2" * 3, r"at line 1, column \d+"),
+    ],
+)
+def test_what_is_no_document_is_told_in_words(tmp_path, name, content, wrong):
+    with pytest.raises(InputError, match=f"log: .*{wrong}") as caught:
+        read_trace(write(tmp_path, content), format=name)
+    assert len(str(caught.value)) < 300
+
+
+def test_parquet_is_no_document(tmp_path):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "log")
+    with pytest.raises(InputError, match="should be JSON; it is Parquet with the columns a"):
+        read_trace(tmp_path / "log", format="vllm_bench")
+
+
+def test_documents_have_a_largest_size(tmp_path, monkeypatch):
+    path = write(tmp_path, gzip.compress(json.dumps(BENCH).encode()))
+    assert len(read_trace(path)) > 0
+    monkeypatch.setattr("kvsim.workload.traces._document._LARGEST_BYTES", 50)
+    with pytest.raises(InputError, match="at most"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("name", [None, "vllm_bench"])
+def test_devices_and_pipes_are_refused_before_they_are_read(tmp_path, name):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (Path("/dev/zero"), tmp_path / "pipe"):
+        with pytest.raises(InputError, match="is no regular file"):
+            read_trace(path, format=name)
+        with pytest.raises(InputError, match="is no regular file"):
+            content_digest(path)
+    with pytest.raises(InputError, match="is a folder"):
+        read_trace(tmp_path, format=name)
 
 
 def test_a_row_of_a_document_is_told_by_its_number(tmp_path):
     path = write(tmp_path, json.dumps({**BENCH, "input_lens": [100, "many", 5, 6]}))
-    with pytest.raises(InputError, match="is not in the form"):
+    with pytest.raises(InputError, match="'input_lens' of row 2 should be a number, not \"many\""):
         read_trace(path)
     path = write(tmp_path, json.dumps({**BENCH, "input_lens": [100, 0, 5, 6]}))
     with pytest.raises(InputError, match="row 2: prompt and answer must have") as caught:

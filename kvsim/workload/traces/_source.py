@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kvsim.errors import InputError, Problem
 from kvsim.workload.files import decompressed, told_by_name
 from kvsim.workload.traces._convert import NUMBER
+from kvsim.workload.traces._document import read_document
 from kvsim.workload.traces.format import Head, Layout
 
 _HEAD_BYTES = 1 << 20
@@ -88,32 +89,14 @@ def batches(path: Path, head: Head, names: Sequence[str], layout: Layout) -> Ite
         InputError: The file can't be read, or isn't what its beginning promised.
     """
     if layout.rows is not None:
-        yield _document(path, layout)
+        columns = read_document(path, head, layout.rows)
+        yield Batch(columns, _counted(1, len(next(iter(columns.values())))))
     elif head.kind == "parquet":
         yield from _parquet(path, names)
     elif head.kind == "jsonl":
         yield from _json_lines(path, _json_schema(head, names, layout))
     else:
         yield from _csv(path, head, names)
-
-
-def _document(path: Path, layout: Layout) -> Batch:
-    with decompressed(path) as file, told_by_name(path):
-        content = file.read()
-    try:
-        columns = layout.rows(json.loads(_without_bom(content)))  # type: ignore[misc]
-        arrays = dict(zip(columns, pa.table(columns).columns, strict=True))
-        arrays = {name: _whole(column) for name, column in arrays.items()}
-    except (
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-        pa.ArrowException,
-    ) as error:
-        raise InputError(Problem(f"is not in the form expected: {error!r}", str(path))) from error
-    return Batch(arrays, _counted(1, len(next(iter(arrays.values())))))
 
 
 def _parquet(path: Path, names: Sequence[str]) -> Iterator[Batch]:
@@ -186,7 +169,8 @@ def _row_starts(block: bytes, rows: int) -> NDArray[np.int64]:
     limit = csv.field_size_limit(len(block))
     try:
         reader = csv.reader(io.StringIO(block.decode(errors="replace"), newline="\n"))
-        starts += [reader.line_num for _ in reader]
+        for _ in reader:
+            starts.append(reader.line_num)  # what comes before an error is kept
     except csv.Error:  # what follows is told at the last line that is known
         pass
     finally:

@@ -97,7 +97,8 @@ class Layout:
         zero_output_fails: A request without answer has failed: it is left out and counted.
         blocks: Column with the hashes of the prompt's blocks, or None.
         block_tokens: Tokens of each of these blocks.
-        rows: Turns a JSON document into columns, lists of equal length; None: the file is a table.
+        rows: Turns a JSON document into columns, lists of equal length, or says in a ValueError why
+            it can't; None: the file is a table.
     """
 
     columns: Columns

@@ -6,8 +6,10 @@ answer in `info.response_metrics`. A failed request has an `error`.
 """
 
 import re
+from types import NoneType
 from typing import Any
 
+from kvsim.workload.traces._document import entry, shown
 from kvsim.workload.traces.format import Columns, Head, Layout, Reading
 from kvsim.workload.traces.table import read_table
 from kvsim.workload.traces.trace import Trace
@@ -30,22 +32,23 @@ class InferencePerf:
         return read_table(reading, _LAYOUT, self.name)
 
 
-def _rows(requests: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    infos = [request["info"] or {} for request in requests]
-    return {
-        "start_time": [request["start_time"] for request in requests],
-        "input_tokens": [info.get("input_tokens") for info in infos],
-        "output_tokens": [
-            _output_tokens(info) if request.get("error") is None else 0
-            for info, request in zip(infos, requests, strict=True)
-        ],
-    }
+def _rows(requests: Any) -> dict[str, list[Any]]:
+    if not isinstance(requests, list):
+        raise ValueError(f"it should be a list, not {shown(requests)}")
+    columns: dict[str, list[Any]] = {"start_time": [], "input_tokens": [], "output_tokens": []}
+    for row, request in enumerate(requests, 1):
+        info = entry(request, "info", dict | NoneType, f"row {row}") or {}
+        failed = request.get("error") is not None
+        columns["start_time"].append(entry(request, "start_time", object, f"row {row}"))
+        columns["input_tokens"].append(info.get("input_tokens"))
+        columns["output_tokens"].append(0 if failed else _output_tokens(info))
+    return columns
 
 
-def _output_tokens(info: dict[str, Any]) -> int | None:
+def _output_tokens(info: dict[str, Any]) -> Any:
     """Return the length of an answer, None if none is told."""
-    found = (info.get("response_metrics") or info).get("output_tokens")
-    return found if isinstance(found, int) else None
+    metrics = info.get("response_metrics") or info
+    return metrics.get("output_tokens") if isinstance(metrics, dict) else None
 
 
 _LAYOUT = Layout(

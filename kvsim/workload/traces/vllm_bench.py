@@ -7,6 +7,7 @@ request has an entry in `errors`, and no answer.
 import re
 from typing import Any
 
+from kvsim.workload.traces._document import entry, refuse_ragged
 from kvsim.workload.traces.format import Columns, Head, Layout, Reading
 from kvsim.workload.traces.table import read_table
 from kvsim.workload.traces.trace import Trace
@@ -29,18 +30,16 @@ class VllmBench:
         return read_table(reading, _LAYOUT, self.name)
 
 
-def _rows(result: dict[str, Any]) -> dict[str, list[Any]]:
-    outputs = result["output_lens"]
-    errors = result.get("errors", [""] * len(outputs))
-    rows = {
-        "input_lens": result["input_lens"],
-        "output_lens": [
-            0 if error else tokens for tokens, error in zip(outputs, errors, strict=True)
-        ],
-    }
-    if "start_times" in result:  # older versions of vLLM don't keep them
-        rows["start_times"] = result["start_times"]
-    return rows
+def _rows(result: Any) -> dict[str, list[Any]]:
+    columns = {name: entry(result, name, list) for name in ("input_lens", "output_lens")}
+    for name in ("start_times", "errors"):  # older versions of vLLM don't keep the times
+        if name in result:
+            columns[name] = entry(result, name, list)
+    refuse_ragged(columns)
+    for row, error in enumerate(columns.pop("errors", ())):
+        if error:
+            columns["output_lens"][row] = 0
+    return columns
 
 
 _LAYOUT = Layout(
