@@ -44,7 +44,11 @@ class Arrivals:
 
 
 class ArrivalProcess(Protocol):
-    """Draws when sessions begin."""
+    """Draws when sessions begin.
+
+    A process that knows its mean rate has it as `rate_per_s`, in sessions per second: then too
+    many requests are refused before any is drawn (`Workload.foreseen_requests`).
+    """
 
     kind: str
 
