@@ -169,13 +169,10 @@ def _refuse_foreign(path: Path, force: bool) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Write a file that appears whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    working = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    from kvsim.workload.files import written_whole
+
+    with written_whole(path) as working:
         working.write_text(text, encoding="utf-8")
-        working.replace(path)
-    finally:
-        working.unlink(missing_ok=True)
 
 
 def _page(

@@ -1,6 +1,7 @@
 """Files that a workload reads: found beside the scenario file, known by their content."""
 
 import hashlib
+import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ class ReadsFile(Policy):
 
 
 @contextmanager
-def told_by_name(path: Path) -> Iterator[None]:
+def told_by_name(path: Path, wrong: str = "can't be read") -> Iterator[None]:
     """Turn what the operating system or Arrow says of a file into an `InputError`."""
     import pyarrow as pa  # takes a while: schemas are read without it
 
@@ -48,9 +49,9 @@ def told_by_name(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(Problem(f"can't be read: {reason}", str(path))) from error
+        raise InputError(Problem(f"{wrong}: {reason}", str(path))) from error
     except pa.ArrowException as error:
-        raise InputError(Problem(f"can't be read: {error}", str(path))) from error
+        raise InputError(Problem(f"{wrong}: {error}", str(path))) from error
     except ValueError as error:  # what no file system takes, such as a NUL
         raise InputError(Problem(f"is no path: {error}", repr(str(path)))) from error
 
@@ -77,6 +78,25 @@ def decompressed(path: Path) -> Iterator[IO[bytes]]:
                 yield pa.CompressedInputStream(file, name)
                 return
         yield file
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a file beside `path` that takes its place at the end, or vanishes after an error.
+
+    Raises:
+        InputError: It can't be written, or would take the place of what is no regular file.
+    """
+    if path.exists() and not path.is_file():
+        raise InputError(Problem("is no file that could be replaced", str(path)))
+    working = path.with_name(f".{path.name}.{os.getpid()}")
+    with told_by_name(path, "can't be written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield working
+            working.replace(path)
+        finally:
+            working.unlink(missing_ok=True)
 
 
 def content_digest(path: Path) -> str:

@@ -137,3 +137,19 @@ def test_a_scenario_in_a_new_folder_finds_the_log(kvsim, tmp_path):
     assert kvsim(AZURE, "--fit", "new/folder/like.yaml", "--no-page").returncode == 0
     file = load_scenario(tmp_path / "new" / "folder" / "like.yaml")
     assert file.base.workload.lengths.path.resolve() == AZURE
+
+
+def test_what_can_not_be_written_is_told_by_the_name_that_was_given(kvsim, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    done = kvsim(AZURE, "--out", "file/page.html")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "file/page.html: can't be written: " in done.stderr
+
+    def denied(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "write_text", denied)
+    done = kvsim(AZURE, "--out", "page.html")
+    assert done.returncode == 2
+    assert "page.html: can't be written: Permission denied" in done.stderr
+    assert ".page.html" not in done.stderr

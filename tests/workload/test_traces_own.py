@@ -1,6 +1,9 @@
 """kvsim's own traces: what a run sent comes back as it was."""
 
+import errno
+import os
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +44,37 @@ def tables(draw) -> RequestTable:
         segments=draw(st.none() | segments(rows)),
         session=draw(st.none() | st.just(ints(group))),
     )
+
+
+def one_request() -> RequestTable:
+    column = ints([3])
+    return RequestTable(ints([0]), column, column, max_tokens=column, group=ints([0]), horizon_ns=1)
+
+
+def test_a_trace_takes_the_place_of_files_only(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(InputError, match="is no file that could be replaced") as caught:
+            write_trace(path, one_request())
+        assert caught.value.problems[0].file == str(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_trace_that_can_not_be_written_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "run.parquet"
+    with pytest.raises(InputError, match=r"run\.parquet: can't be written: ") as caught:
+        write_trace(path, one_request())
+    assert caught.value.problems[0].file == str(path)
+
+    def full(_, path, **__):
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("kvsim.workload.traces.own.pq.write_table", full)
+    with pytest.raises(InputError, match="can't be written: No space left"):
+        write_trace(tmp_path / "run.parquet", one_request())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @st.composite

@@ -429,3 +429,17 @@ def test_sessions_and_filters_must_be_text(tmp_path, values):
         read_trace(path, columns=COLUMNS | {"session": "who"})
     with pytest.raises(InputError, match="column 'who' has values that are no text"):
         read_trace(path, columns=COLUMNS, where={"who": "a"})
+
+
+@pytest.mark.parametrize("kind", ["bool", "timestamp", "date", "true in JSON lines"])
+def test_lengths_are_numbers_and_nothing_that_could_be_cast_to_them(tmp_path, kind):
+    path = tmp_path / "log"
+    types = {"bool": pa.bool_(), "timestamp": pa.timestamp("us"), "date": pa.date64()}
+    if kind in types:
+        column = pa.array([1, 1]).cast(types[kind])
+        pq.write_table(pa.table({"at": [0, 1], "in": column, "out": [1, 2]}), path)
+    else:
+        path.write_text('{"at": 0, "in": true, "out": 1}\n{"at": 1, "in": true, "out": 2}\n')
+    with pytest.raises(InputError, match="lengths must be whole numbers from 1") as caught:
+        read_trace(path, columns=COLUMNS)
+    assert len(caught.value.problems) == 2

@@ -38,6 +38,8 @@ def tokens(column: pa.Array, least: int = 1) -> Checked:
         good = pc.and_(pc.string_is_ascii(text), pc.ascii_is_decimal(text))
         good = pc.and_(good, pc.less_equal(pc.binary_length(text), 9))
         column = pc.if_else(good, text, None)
+    elif pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
+        return _none(len(column))
     numbers, whole = _integers(column)
     return numbers, whole & (numbers >= least) & (numbers <= MOST_TOKENS)
 

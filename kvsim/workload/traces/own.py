@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kvsim.errors import InputError, Problem
-from kvsim.workload.files import told_by_name
+from kvsim.workload.files import told_by_name, written_whole
 from kvsim.workload.requests import RequestTable, Segments, sums_before
 from kvsim.workload.traces.format import Head, Reading
 from kvsim.workload.traces.trace import Trace
@@ -26,7 +26,7 @@ def write_trace(path: Path, table: RequestTable) -> None:
 
     Raises:
         InputError: Arrivals follow from the run (further turns, a limit on the clients in flight),
-            so that the table holds no times that could be replayed.
+            so that the table holds no times that could be replayed; or the file can't be written.
     """
     if table.delay_ns is not None or table.gates:
         raise InputError(
@@ -41,10 +41,8 @@ def write_trace(path: Path, table: RequestTable) -> None:
         columns["answer_seed"] = pa.array(table.segments.answer_seed)
     metadata = {_HORIZON: str(table.horizon_ns).encode()}
     rows = pa.table(columns).replace_schema_metadata(metadata)
-    part = path.with_name(f"{path.name}.part")
-    with told_by_name(path):
-        pq.write_table(rows, part, compression="zstd")
-        part.replace(path)
+    with written_whole(path) as working:
+        pq.write_table(rows, working, compression="zstd")
 
 
 class OwnTrace:
