@@ -101,5 +101,5 @@ def test_samples_of_a_trace_stay_together_or_are_refused(more, tmp_path):
         return build_requests(workload, seed=1)
 
     assert replayed(classes={"a": {}}).group.tolist() == np.repeat(np.arange(20), 3).tolist()
-    with pytest.raises(InputError, match="holds the samples of each request|end within a request"):
+    with pytest.raises(InputError, match=r"holds the samples of each request|end within a request"):
         replayed(**more)

@@ -4,13 +4,11 @@ from pathlib import Path
 
 from kvsim.cli.text import aligned, wrapped
 from kvsim.metrics.catalog import format_figure
-from kvsim.metrics.classes import all_targets, class_table
+from kvsim.metrics.classes import MET, all_targets, class_table
 from kvsim.metrics.summary import compare
 from kvsim.rundir import REPORT, Run
 from kvsim.scenario.schema import BASE
 from kvsim.units import format_duration
-
-MET = {True: "met", False: "MISSED", None: "not judged"}
 
 
 def as_text(run: Run, target: Path, with_report: bool) -> str:

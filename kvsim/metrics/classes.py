@@ -19,7 +19,7 @@ CLASS_FIGURES = (
     "e2e_p99_s",
     "failed_fraction",
 )
-_MET = {True: "met", False: "MISSED", None: "not judged"}
+MET = {True: "met", False: "MISSED", None: "not judged"}
 
 
 def class_table(classes: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -29,7 +29,7 @@ def class_table(classes: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     for name, part in classes.items():
         shown = [format_figure(figure, part["figures"][figure]) for figure in CLASS_FIGURES]
         verdict = part["verdict"]
-        rows.append([name, *shown, _MET[verdict["met"]] if verdict["targets"] else "none"])
+        rows.append([name, *shown, MET[verdict["met"]] if verdict["targets"] else "none"])
     return header, rows
 
 

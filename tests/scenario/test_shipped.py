@@ -80,7 +80,7 @@ def mixed_traffic(found: Figures) -> None:
 
 
 def retry_storm(found: Figures) -> None:
-    """The storm goes on when the burst is over; a larger batch doesn't end it, a server more does."""
+    """It goes on when the burst is over; a larger batch doesn't end it, a further server does."""
     for stormy in ("base", "larger_batch"):
         assert (found[stormy]["unanswered_fraction"] or 0) > 0.4
         assert (found[stormy]["retries_total"] or 0) > 3_000

@@ -16,7 +16,7 @@ from kvsim.workload.limits import Seconds
 class ClosedLoop(Policy):
     """A fixed number of users, each with one session at a time; the server's speed sets the rate.
 
-    Say `num_requests`: the most sessions that they begin, together. `duration_s` may end it
+    Say `num_requests`: the most requests that they send, together. `duration_s` may end it
     sooner.
     """
 
@@ -43,7 +43,7 @@ class ClosedLoop(Policy):
     ) -> Arrivals:
         """Draw the users' pauses, more for a longer run; see `ArrivalProcess`."""
         if count is None:
-            raise InputError("say how many sessions the users begin at most: num_requests")
+            raise InputError("say how many requests the users send at most: num_requests")
         starts_ns = np.rint(np.arange(self.users) * (self.ramp_up_s / self.users) * NS_PER_S)
         think_ns = draw_pauses_ns(self.think_kind, self.think_mean_s, self.think_cv, count, rng)
         users = Users(starts_ns.astype(np.int64), think_ns)
