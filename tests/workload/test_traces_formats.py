@@ -315,6 +315,18 @@ def test_an_unknown_file_names_the_formats_and_its_first_line(tmp_path):
         assert f"{name}: " in problem.message
 
 
+def test_a_key_of_a_later_line_is_told_where_it_stands(tmp_path):
+    lines = mooncake((1, 30, 2, [4]), (2, 30, 2, [4]), (3, 31, 2, [4])).splitlines()
+    lines[1] = lines[1].replace("{", '{"turn": 1, ')
+    path = write(tmp_path, "\n".join(lines))
+    with pytest.raises(
+        InputError, match="log:2: has 'turn', which format mooncake has not"
+    ) as caught:
+        read_trace(path)
+    assert len(caught.value.problems) == 1
+    assert len(read_trace(path, format="mooncake")) == 3
+
+
 def test_a_format_can_be_named(tmp_path):
     path = write(tmp_path, '{"turn": 1, ' + mooncake((1, 30, 2, [4]), (3, 31, 2, [4]))[1:])
     trace = read_trace(path, format="mooncake", time_unit="s")

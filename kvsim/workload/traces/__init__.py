@@ -6,6 +6,7 @@ Adding such a file is all it takes: the reader, the messages and the tests find 
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -127,6 +128,19 @@ def _recognized(head: Head, path: Path) -> Format:
     for candidate in formats().values():
         if candidate.recognizes(head):
             return candidate
+    _refuse_later_keys(head, path)
     listed = "; ".join(f"{one.name}: {one.shape}" for one in formats().values())
     wrong = f"is in no format that kvsim recognizes: {head}. Formats: {listed}"
     raise InputError(Problem(wrong, str(path), None if head.kind == "parquet" else 1))
+
+
+def _refuse_later_keys(head: Head, path: Path) -> None:
+    """Refuse lines of JSON that were in a known format, did not a later one have further keys."""
+    first_line = replace(head, names=tuple(key for key in head.names if key not in head.later))
+    for candidate in formats().values() if head.later else ():
+        if candidate.recognizes(first_line):
+            key, line = next(iter(head.later.items()))
+            wrong = (
+                f"has {key!r}, which format {candidate.name} has not: say the format, or columns"
+            )
+            raise InputError(Problem(wrong, str(path), line))

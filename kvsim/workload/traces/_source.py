@@ -77,8 +77,9 @@ def head_of(path: Path) -> Head:
     if text.lstrip().startswith("["):
         return Head("json", text=text)
     if text.lstrip().startswith("{"):
-        first = _first_values(text)
-        return Head("jsonl", tuple(first), first, text) if first else Head("json", text=text)
+        first, later = _first_values(text)
+        head = Head("jsonl", tuple(first), first, later, text)
+        return head if first else Head("json", text=text)
     return Head("csv", _csv_names(text.split("\n", 1)[0]), text=text)
 
 
@@ -296,18 +297,21 @@ def _csv_names(line: str) -> tuple[str, ...]:
         return ()
 
 
-def _first_values(text: str) -> dict[str, Any]:
+def _first_values(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the keys of the first lines with the first value of each that isn't null.
 
-    Empty if the first line is no object.
+    Empty if the first line is no object. Beside it: in which line keys appear that it lacks.
     """
     lines = text.split("\n", _PEEKED_LINES)[:_PEEKED_LINES]
     values = _object(lines[0])
-    for line in lines[1:] if values else []:
+    later: dict[str, int] = {}
+    for number, line in enumerate(lines[1:] if values else (), 2):
         for key, value in _object(line).items():
+            if key not in values:
+                later[key] = number
             if values.get(key) is None:
                 values[key] = value
-    return values
+    return values, later
 
 
 def _object(line: str) -> dict[str, Any]:

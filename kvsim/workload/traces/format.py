@@ -31,14 +31,16 @@ class Head:
 
     Attributes:
         kind: How the file is written: lines of JSON (`jsonl`) or one JSON document (`json`).
-        names: Columns of the header or schema, or the keys of the first line's object.
-        first: The first line's object of a JSONL file.
+        names: Columns of the header or schema, or the keys of the first lines' objects.
+        first: The first value of each key of a JSONL file that isn't null.
+        later: Keys that the first line lacks, and in which line each appears.
         text: The first characters, empty for Parquet.
     """
 
     kind: Literal["csv", "jsonl", "json", "parquet"]
     names: tuple[str, ...] = ()
     first: Mapping[str, Any] = field(default_factory=dict)
+    later: Mapping[str, int] = field(default_factory=dict)
     text: str = ""
 
     def __str__(self) -> str:
