@@ -22,15 +22,21 @@ def format_bytes(size_bytes: float) -> str:
     return f"{size:.2f} TiB"
 
 
+_DAY_S, _YEAR_S = 86_400, 365.25 * 86_400
+_DURATIONS = (  # from so many seconds on; how many make one, or how many one makes
+    (2 * _YEAR_S, _YEAR_S, 1, "years"),
+    (4 * _DAY_S, _DAY_S, 1, "days"),
+    (7200, 3600, 1, "h"),
+    (120, 60, 1, "min"),
+    (1, 1, 1, "s"),
+    (1e-3, 1, 1e3, "ms"),
+    (0, 1, 1e6, "µs"),
+)
+
+
 def format_duration(seconds: float) -> str:
-    """Show a time with three significant digits: `850 µs`, `12.3 ms`, `4.56 s`, `31.5 min`."""
-    size = abs(seconds)
-    if size >= 7200:
-        return f"{seconds / 3600:.3g} h"
-    if size >= 120:
-        return f"{seconds / 60:.3g} min"
-    if size >= 1 or size == 0:
-        return f"{seconds:.3g} s"
-    if size >= 1e-3:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds * 1e6:.3g} µs"
+    """Show a time with three digits: `850 µs`, `12.3 ms`, `4.56 s`, `31.5 min`, `12 days`."""
+    if not seconds:
+        return "0 s"
+    _, size, in_one, name = next(unit for unit in _DURATIONS if abs(seconds) >= unit[0])
+    return f"{seconds * in_one / size:.3g} {name}"

@@ -22,7 +22,12 @@ from kvsim.units import NS_PER_S, format_duration, seconds_to_ns
 
 RATE_BINS = 120
 PARTS_OF_A_BIN = 5
-TIME_UNITS = (("h", 3600.0, 7200.0), ("min", 60.0, 600.0), ("s", 1.0, 0.0))  # used from so many s
+TIME_UNITS = (
+    ("days", 86_400.0, 345_600.0),
+    ("h", 3600.0, 7200.0),
+    ("min", 60.0, 600.0),
+    ("s", 1.0, 0.0),
+)  # used from so many s
 BAND, POISSON_BAND = "rgba(0,114,178,0.2)", "rgba(138,143,152,0.25)"
 
 Floats = NDArray[np.float64]

@@ -20,7 +20,8 @@ class Window:
 
     Attributes:
         seconds: Length of the window.
-        peak_per_s: Rate in the busiest such window, wherever it begins; None: the log is shorter.
+        peak_per_s: Rate in the busiest such window, wherever it begins; None: the log is shorter,
+            or so short that the requests at both its ends lift the mean above it.
         dispersion: Variance over mean of the counts in windows side by side (Poisson: 1); None:
             there are fewer than `FEWEST_WINDOWS`, or times are too coarse.
     """
@@ -54,18 +55,21 @@ class ArrivalFigures:
 def arrival_figures(times_ns: Ints, end_ns: int) -> ArrivalFigures:
     """Describe sorted arrival times, shape (requests,), observed from 0 up to `end_ns`."""
     tick_ns = tick(times_ns)
+    rate_per_s = len(times_ns) * NS_PER_S / end_ns
     windows = []
     for seconds in WINDOWS_S:
         window_ns = seconds_to_ns(seconds)
         # Inside a tick nothing is known, and up to a few of them counts jump with the rounding.
         seen = window_ns >= 2 * tick_ns
         peak = peak_count(times_ns, window_ns) / seconds if seen and window_ns <= end_ns else None
+        if peak is not None and peak < rate_per_s * (1 - 1e-9):
+            peak = None
         index = dispersion(times_ns, end_ns, window_ns) if seen else None
         windows.append(Window(seconds, peak, index))
     return ArrivalFigures(
         requests=len(times_ns),
         duration_s=end_ns / NS_PER_S,
-        rate_per_s=len(times_ns) * NS_PER_S / end_ns,
+        rate_per_s=rate_per_s,
         gap_cv=gap_cv(times_ns),
         tick_s=tick_ns / NS_PER_S or None,
         windows=tuple(windows),

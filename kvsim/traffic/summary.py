@@ -29,7 +29,7 @@ class Traffic:
 
     Attributes:
         log: The client's requests: of several samples of one, only the first.
-        end_ns: End of the log; 0 if it has no times, or all requests came at once.
+        end_ns: End of the log; 0 if all requests came at once.
         samples: Answers per request, on average.
     """
 
@@ -106,7 +106,7 @@ def sentence(traffic: Traffic) -> str:
     """Say in one sentence what a planner must know of a log."""
     parts = [
         *_arrival_words(traffic),
-        f"prompts of {format_number(traffic.prompt.p50_tokens)} tokens (median) and answers of "
+        f"prompts of {_counted(traffic.prompt.p50_tokens, 'token')} (median) and answers of "
         f"{format_number(traffic.output.p50_tokens)}",
         reuse_words(traffic),
     ]
@@ -116,12 +116,17 @@ def sentence(traffic: Traffic) -> str:
 def _arrival_words(traffic: Traffic) -> list[str]:
     arrivals = traffic.arrivals
     if arrivals is None:
-        return [f"{len(traffic.log):,} requests without times"]
+        together = " at one instant" if len(traffic.log) > 1 else ""
+        return [_counted(len(traffic.log), "request") + together]
     return [
-        f"{arrivals.requests:,} requests over {format_duration(arrivals.duration_s)}",
+        f"{_counted(arrivals.requests, 'request')} over {format_duration(arrivals.duration_s)}",
         f"{format_number(arrivals.rate_per_s)}/s on average{_peak(arrivals)}, "
         f"{burstiness(arrivals)}",
     ]
+
+
+def _counted(count: float, thing: str) -> str:
+    return f"{format_number(count)} {thing}{'' if count == 1 else 's'}"
 
 
 def _peak(arrivals: ArrivalFigures) -> str:

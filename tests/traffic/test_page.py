@@ -129,7 +129,7 @@ def test_a_log_that_says_little_makes_a_small_page():
 @pytest.mark.parametrize("requests", [1, 2, 25])
 def test_few_requests_make_a_page(requests):
     page = build_page(analyze(log().take(np.arange(requests))), "x", "kvsim trace x")
-    assert f"{requests:,} requests" in page
+    assert f"{requests:,} request{'s' * (requests > 1)}" in page
 
 
 def test_two_requests_a_nanosecond_apart_make_a_page():

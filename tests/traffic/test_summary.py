@@ -2,6 +2,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from kvsim.rng import stream
@@ -75,13 +77,42 @@ def test_samples_of_a_request_arrive_once():
     assert traffic.output_tokens_per_s == pytest.approx(36 / 4)  # all its answers
 
 
-def test_a_log_without_times_has_lengths_only():
+def test_a_log_of_one_instant_has_lengths_only():
     ones = np.ones(3, dtype=np.int64)
     traffic = analyze(Trace(0 * ones, ones, ones))
     assert traffic.arrivals is None
     assert as_dict(traffic)["arrivals"] is None
-    assert sentence(traffic).startswith("3 requests without times; prompts of 1 tokens")
+    assert sentence(traffic).startswith("3 requests at one instant; prompts of 1 token (median)")
     assert [table.header[0] for table in all_tables(traffic, None)] == ["figure", "tokens"]
+
+
+def test_one_request_is_told_in_the_singular():
+    ones = np.ones(1, dtype=np.int64)
+    assert sentence(analyze(Trace(0 * ones, ones, 2 * ones))).startswith("1 request; prompts of")
+
+
+@pytest.mark.parametrize(
+    ("apart_s", "words"),
+    [(86_400, "20 requests over 19 days;"), (400 * 86_400, "20 requests over 20.8 years;")],
+)
+def test_long_logs_are_told_in_days_and_years(apart_s, words):
+    ones = np.ones(20, dtype=np.int64)
+    assert sentence(analyze(Trace(np.arange(20) * apart_s * S, ones, ones))).startswith(words)
+
+
+@given(gaps=st.lists(st.integers(0, 3_000), min_size=1, max_size=20).filter(any))
+def test_the_busiest_window_is_never_less_busy_than_the_mean(gaps):
+    times = np.cumsum([0, *gaps]) * (S // 1000)
+    ones = np.ones(len(times), dtype=np.int64)
+    arrivals = analyze(Trace(times, ones, ones)).arrivals
+    for window in arrivals.windows:
+        assert window.peak_per_s is None or window.peak_per_s >= arrivals.rate_per_s * (1 - 1e-6)
+
+
+def test_the_mean_of_a_short_log_counts_both_its_ends_and_no_window_does():
+    ones = np.ones(2, dtype=np.int64)
+    told = sentence(analyze(Trace(np.array([0, S]), ones, ones)))
+    assert told.startswith("2 requests over 1 s; 2/s on average, too few to judge how evenly;")
 
 
 def test_the_sentence_tells_poisson_from_bursts():
