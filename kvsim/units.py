@@ -38,5 +38,6 @@ def format_duration(seconds: float) -> str:
     """Show a time with three digits: `850 µs`, `12.3 ms`, `4.56 s`, `31.5 min`, `12 days`."""
     if not seconds:
         return "0 s"
-    _, size, in_one, name = next(unit for unit in _DURATIONS if abs(seconds) >= unit[0])
+    fitting = (unit for unit in _DURATIONS if abs(seconds) >= unit[0])
+    _, size, in_one, name = next(fitting, _DURATIONS[-1])
     return f"{seconds * in_one / size:.3g} {name}"
