@@ -12,6 +12,7 @@ from kvsim.defaults import VLLM_VERSION
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.from_server.find import Server
 from kvsim.from_server.flags import Arguments, Setting, is_set_elsewhere, read_arguments
+from kvsim.from_server.surroundings import is_of_old_engine, unmodeled_and_irrelevant
 from kvsim.gpu import price_of
 from kvsim.model import ModelSpec, load_model, model_names
 
@@ -199,10 +200,24 @@ def _add_engine(draft: Draft, server: Server, said: Arguments, model: ModelSpec 
             assumed=f"what is not said has the default of vLLM {VLLM_VERSION}{running}. Other "
             "versions have others: older ones take 0.9 for gpu_memory_utilization."
         )
-    for note in [*said.notes, *_on_quantization(settings, model), *_on_gpus(draft, server, said)]:
+    notes = [*server.notes, *said.notes, *_on_variables(draft, server)]
+    for note in [*notes, *_on_quantization(settings, model), *_on_gpus(draft, server, said)]:
         draft.add(assumed=note)
     if settings:
         draft.add("engine:", *(f"  {key}: {_scalar(value)}" for key, value in settings.items()))
+
+
+def _on_variables(draft: Draft, server: Server) -> Iterator[str]:
+    """Refuse the engine of old, and name the variables of vLLM that are not modeled."""
+    if is_of_old_engine(server.variables):
+        old = (
+            f"VLLM_USE_V1={server.variables['VLLM_USE_V1']}: only the V1 engine of vLLM is modeled"
+        )
+        draft.problems.append(Problem(old))
+    unmodeled, irrelevant = unmodeled_and_irrelevant(server.variables)
+    draft.irrelevant += irrelevant
+    if unmodeled:
+        yield f"what {', '.join(unmodeled)} may change is not modeled."
 
 
 def _on_quantization(settings: dict[str, Setting], model: ModelSpec | None) -> Iterator[str]:

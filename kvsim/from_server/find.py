@@ -1,15 +1,22 @@
 """A text → the one vLLM server that it starts."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kvsim.errors import InputError
 from kvsim.from_server.shell import commands
+from kvsim.from_server.surroundings import gpus_given, variables_in
 
 IMAGE = re.compile(r"(?:[\w.-]+(?::\d+)?/)*vllm[\w.-]*(?::([\w.-]+))?(?:@\S+)?")
 _MODULE = re.compile(r"vllm\.entrypoints\.[\w.]*api_server[\w.]*")
-_MANIFEST = re.compile(r"^[\s{]*[\"']?(apiVersion|services)[\"']?\s*:", re.MULTILINE)
+_LOOP = (
+    "the command stands in a loop, and one server of it is meant: set replicas to how many the "
+    "loop starts."
+)
+_MANIFEST = re.compile(
+    r"^[\s{]*[\"']?(apiVersion|services|servingEngineSpec)[\"']?\s*:", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,8 @@ class Server:
         gpus: GPUs that each may use; None: not said.
         gpu_product: What a cluster calls their kind; None: not said.
         image_tag: Tag of the container image, usually the version of vLLM; None: not said.
+        variables: Of its environment.
+        notes: What is left out of what stands around it, in sentences.
     """
 
     arguments: Sequence[str]
@@ -31,6 +40,8 @@ class Server:
     gpus: int | None = None
     gpu_product: str | None = None
     image_tag: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def find_server(text: str) -> Server:
@@ -74,7 +85,12 @@ def server_arguments(words: Sequence[str]) -> list[str] | None:
 
 
 def _servers_of_script(text: str) -> Iterator[Server]:
+    variables: dict[str, str] = {}
+    loops: list[str] = []
     for words in commands(text):
+        loops += words[:1] if words[0] in {"for", "while", "until"} else ()
+        loops = loops[:-1] if words[0] == "done" else loops
+        variables |= variables_in(words)
         image = _image_in(words)
         arguments = server_arguments(words)
         if arguments is None and image is not None:
@@ -82,7 +98,19 @@ def _servers_of_script(text: str) -> Iterator[Server]:
             arguments = arguments[arguments[:1] == ["serve"] :]
         if arguments is not None:
             tag = IMAGE.fullmatch(words[image]) if image is not None else None
-            yield Server(arguments, " ".join(words[:2]), image_tag=tag[1] if tag else None)
+            yield Server(
+                arguments,
+                _place(words),
+                gpus=None if "for" in loops else gpus_given(words, variables),
+                image_tag=tag[1] if tag else None,
+                variables=dict(variables),
+                notes=(_LOOP,) if "for" in loops else (),
+            )
+
+
+def _place(words: Sequence[str]) -> str:
+    """Return the words that a command begins with; variables may hold what must stay secret."""
+    return " ".join([word for word in words if word != "do" and "=" not in word][:2])
 
 
 def _image_in(words: Sequence[str]) -> int | None:

@@ -1,6 +1,7 @@
 """Kubernetes manifests and compose files → the vLLM servers in them."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -8,9 +9,12 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from kvsim.errors import InputError, Problem
 from kvsim.from_server.find import IMAGE, Server, server_arguments
-from kvsim.from_server.shell import commands, expand
+from kvsim.from_server.operators import servers_of_kserve, servers_of_stack
+from kvsim.from_server.shell import expand
+from kvsim.from_server.surroundings import variables_in
+from kvsim.from_server.values import environment, gpus_of, mapping, whole, words
 
-_GPU = "nvidia.com/gpu"
+_SCALERS = {"HorizontalPodAutoscaler", "ScaledObject"}
 _GPU_LABELS = (
     "nvidia.com/gpu.product",
     "cloud.google.com/gke-accelerator",
@@ -25,15 +29,29 @@ def servers_of(text: str) -> Iterator[Server]:
     Raises:
         InputError: It is not YAML, with the line; Helm templates are not.
     """
-    if "{{" in text and "}}" in text:
+    if "{{" in text and "}}" in text and "servingEngineSpec" not in text:
         raise InputError("is a Helm template: render it first (`helm template`)")
-    for document in _documents(text):
+    documents = _documents(text)
+    notes = [note for document in documents for note in _scaling(document)]
+    for document in documents:
         services = document.get("services")
         if isinstance(services, Mapping) and "apiVersion" not in document:
             for name, service in services.items():
-                yield from _of_compose(str(name), _mapping(service))
+                yield from _of_compose(str(name), mapping(service))
+        elif "servingEngineSpec" in document:
+            yield from servers_of_stack(document)
         else:
-            yield from _of_resource(document)
+            for server in _of_resource(document):
+                yield replace(server, notes=(*server.notes, *notes))
+
+
+def _scaling(resource: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is lost of a resource that changes the number of replicas."""
+    for item in resource["items"] if isinstance(resource.get("items"), list) else ():
+        yield from _scaling(mapping(item))
+    kind = resource.get("kind")
+    if kind in _SCALERS:
+        yield f"the {kind} is not modeled: the number of replicas stays as the scenario has it."
 
 
 def _documents(text: str) -> list[Mapping[str, Any]]:
@@ -51,27 +69,29 @@ def _of_resource(resource: Mapping[str, Any]) -> Iterator[Server]:
     """Yield the servers of one Kubernetes resource, whatever its kind."""
     if isinstance(resource.get("items"), list):  # kind: List
         for item in resource["items"]:
-            yield from _of_resource(_mapping(item))
+            yield from _of_resource(mapping(item))
         return
-    name = _mapping(resource.get("metadata")).get("name", "without a name")
-    replicas = _whole(_mapping(resource.get("spec")).get("replicas"))
+    if resource.get("kind") == "InferenceService":
+        yield from servers_of_kserve(resource)
+    name = mapping(resource.get("metadata")).get("name", "without a name")
+    replicas = whole(mapping(resource.get("spec")).get("replicas"))
     pods = (node for node in _mappings(resource, set()) if isinstance(node.get("containers"), list))
     for pod in pods:
-        for container in filter(None, map(_mapping, pod["containers"])):
+        for container in filter(None, map(mapping, pod["containers"])):
             place = f"{resource.get('kind', 'resource')} {name}, container {container.get('name')}"
-            words = [*_words(container.get("command")), *_words(container.get("args"))]
-            resources = _mapping(container.get("resources"))
-            gpus = [_mapping(resources.get(part)).get(_GPU) for part in ("limits", "requests")]
-            counts = [_whole(count) for count in gpus]
-            arguments = _arguments(container, words, "command", _environment(container.get("env")))
+            said = [*words(container.get("command")), *words(container.get("args"))]
+            variables = environment(container.get("env"))
+            arguments = _arguments(container, said, "command", variables)
+            variables |= variables_in(said)
             if arguments is not None:
                 yield Server(
                     arguments,
                     place,
                     replicas=1 if replicas is None else replicas,
-                    gpus=next((count for count in counts if count is not None), None),
+                    gpus=gpus_of(container.get("resources")),
                     gpu_product=_gpu_product(pod),
                     image_tag=_tag(container),
+                    variables=variables,
                 )
 
 
@@ -88,20 +108,20 @@ def _mappings(node: Any, seen: set[int]) -> Iterator[Mapping[str, Any]]:
 
 def _gpu_product(pod: Mapping[str, Any]) -> str | None:
     """Return the kind of GPU that the nodes of a pod must have, by selector or by affinity."""
-    selector = _mapping(pod.get("nodeSelector"))
+    selector = mapping(pod.get("nodeSelector"))
     asked = [str(selector[label]) for label in _GPU_LABELS if label in selector]
     for rule in _mappings(pod.get("affinity"), set()):
         if rule.get("key") in _GPU_LABELS and rule.get("operator") == "In":
-            asked += _words(rule.get("values"))
+            asked += words(rule.get("values"))
     return asked[0] if len(set(asked)) == 1 else None
 
 
 def _of_compose(name: str, service: Mapping[str, Any]) -> Iterator[Server]:
-    deploy = _mapping(service.get("deploy"))
-    replicas = _whole(deploy.get("replicas", service.get("scale")))
-    words = [*_words(service.get("entrypoint")), *_words(service.get("command"))]
-    variables = _environment(service.get("environment"))
-    arguments = _arguments(service, words, "entrypoint", variables)
+    deploy = mapping(service.get("deploy"))
+    replicas = whole(deploy.get("replicas", service.get("scale")))
+    said = [*words(service.get("entrypoint")), *words(service.get("command"))]
+    variables = environment(service.get("environment"))
+    arguments = _arguments(service, said, "entrypoint", variables)
     if arguments is not None:
         yield Server(
             arguments,
@@ -109,63 +129,31 @@ def _of_compose(name: str, service: Mapping[str, Any]) -> Iterator[Server]:
             replicas=1 if replicas is None else replicas,
             gpus=_reserved_gpus(deploy),
             image_tag=_tag(service),
+            variables=variables | variables_in(said),
         )
 
 
 def _reserved_gpus(deploy: Mapping[str, Any]) -> int | None:
-    reservations = _mapping(_mapping(deploy.get("resources")).get("reservations"))
-    for device in map(_mapping, reservations.get("devices") or ()):
-        if "gpu" in _words(device.get("capabilities")):
+    reservations = mapping(mapping(deploy.get("resources")).get("reservations"))
+    for device in map(mapping, reservations.get("devices") or ()):
+        if "gpu" in words(device.get("capabilities")):
             ids = device.get("device_ids")
-            return len(ids) if isinstance(ids, list) else _whole(device.get("count"))
+            return len(ids) if isinstance(ids, list) else whole(device.get("count"))
     return None
 
 
 def _arguments(
-    container: Mapping[str, Any], words: list[str], entry: str, variables: Mapping[str, str]
+    container: Mapping[str, Any], said: list[str], entry: str, variables: Mapping[str, str]
 ) -> list[str] | None:
     """Return the server's arguments; an image of vLLM starts it without being told."""
-    words = [expand(word, variables) for word in words]
-    found = server_arguments(words)
+    said = [expand(word, variables) for word in said]
+    found = server_arguments(said)
     image = str(container.get("image", ""))
     if found is None and not container.get(entry) and IMAGE.fullmatch(image):
-        return words[words[:1] == ["serve"] :]
+        return said[said[:1] == ["serve"] :]
     return found
 
 
 def _tag(container: Mapping[str, Any]) -> str | None:
     image = IMAGE.fullmatch(str(container.get("image", "")))
     return image[1] if image else None
-
-
-def _words(value: Any) -> list[str]:
-    """Return the words of a list, or of a string as a shell splits it."""
-    if isinstance(value, list):
-        return [str(item).lower() if isinstance(item, bool) else str(item) for item in value]
-    if isinstance(value, str):
-        return [word for words in commands(value.replace("\n", " ")) for word in words]
-    return []
-
-
-def _environment(value: Any) -> dict[str, str]:
-    """Return the variables whose values stand in the file."""
-    if isinstance(value, Mapping):
-        return {str(key): str(item) for key, item in value.items() if item is not None}
-    pairs: dict[str, str] = {}
-    for item in value if isinstance(value, list) else ():
-        if isinstance(item, Mapping) and "value" in item:
-            pairs[str(item.get("name"))] = str(item["value"])
-        elif isinstance(item, str) and "=" in item:
-            name, _, text = item.partition("=")
-            pairs[name] = text
-    return pairs
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _whole(value: Any) -> int | None:
-    if isinstance(value, bool) or not str(value).isdecimal():
-        return None
-    return int(value)
