@@ -62,6 +62,7 @@ STEPS = (
     Column("prefill_attention_ns", "ns", "Attention of the chunks in this iteration, all layers"),
     Column("decode_seqs", "seqs", "Sequences that decode one token"),
     Column("decode_kv_tokens", "tokens", "Sum of their contexts, the new token included"),
+    Column("discarded_seqs", "seqs", "Those of them that had ended: their token is discarded"),
     Column("running_seqs", "seqs", "Sequences admitted, after scheduling"),
     Column("waiting_seqs", "seqs", "Requests waiting, after scheduling"),
     Column("preempted_seqs", "seqs", "Sequences preempted by this scheduling call"),

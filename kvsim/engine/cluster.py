@@ -113,9 +113,8 @@ class Cluster:
         drained = not self._present
         law = "a run that is not cut leaves no request unfinished"
         require(drained or until_ns is not None, law)
-        for replica in self._replicas:
-            replica.interrupt()
         for request in list(self._present.values()):
+            request.generated_tokens = self._delivered_tokens(request)
             self._leave(request, UNFINISHED)
         self._recorder.flush()
         self._check_laws(drained)
@@ -191,10 +190,7 @@ class Cluster:
 
     def _delivered_tokens(self, request: Request) -> int:
         """Return how many tokens of its answer the client has got by now."""
-        if not request.decoding:
-            return request.generated_tokens
-        computed_tokens = request.computed_before(self._replicas[request.replica].step)
-        return computed_tokens - request.prompt_tokens + 1
+        return self._replicas[max(0, request.replica)].delivered_tokens(request)
 
     def _leave(self, request: Request, outcome: int) -> None:
         """Write the row of a request that leaves now; an unfinished one has no finish time."""

@@ -29,6 +29,7 @@ class EngineConfig:
     max_num_active_seqs: int | None = None
     prefill_schedule_interval: int = 1
     long_prefill_token_threshold_adaptive: bool = False
+    async_scheduling: bool = False
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -62,8 +62,9 @@ class StepLaws:
         # The token after a prompt, computed for the first time or again, comes with its chunk.
         prompts = population.answers + self._resumed
         require(
-            self._decoded_tokens == population.generated_tokens - prompts,
-            "tokens decoded in steps = tokens generated but for those that end a prompt",
+            self._decoded_tokens
+            == population.generated_tokens + population.discarded_tokens - prompts,
+            "tokens decoded in steps = tokens generated or discarded, but for those after a prompt",
         )
 
 
@@ -77,6 +78,7 @@ class Population:
         "answers",
         "arrived",
         "computed_tokens",
+        "discarded_tokens",
         "generated_tokens",
         "in_system",
         "left",
@@ -90,6 +92,7 @@ class Population:
         self.outcomes = [0] * len(OUTCOMES)
         self.computed_tokens = 0  # by requests that have left, recomputation included
         self.generated_tokens = 0
+        self.discarded_tokens = 0
         self.answers = 0  # begun: a first token was generated
         self._area = 0
         self._now_ns = 0
@@ -113,6 +116,7 @@ class Population:
         """Count the tokens generated and computed for a request that leaves."""
         generated_tokens = request.generated_tokens
         self.generated_tokens += generated_tokens
+        self.discarded_tokens += request.discarded_tokens
         self.answers += generated_tokens > 0
         self.computed_tokens += request.computed_tokens + request.lost_tokens - request.hit_tokens
 

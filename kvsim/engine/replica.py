@@ -1,5 +1,11 @@
-"""The step loop of one replica: schedule, wait as long as the step takes, apply its results."""
+"""The step loop of one replica: schedule, wait as long as the step takes, apply its results.
 
+Up to two steps are in flight: with asynchronous scheduling the next one is scheduled while one
+is computed (R40 to R42 of `docs/vllm-rules.md`). What a step computes counts as computed as soon
+as it is scheduled; its tokens come when it ends.
+"""
+
+from collections import deque
 from collections.abc import Generator
 from typing import Any, Protocol
 
@@ -36,6 +42,18 @@ class Home(Protocol):
         ...
 
 
+class Batch:
+    """A step in flight, and the requests for which its end means more than one token more."""
+
+    __slots__ = ("end_ns", "parted", "prompts", "step")
+
+    def __init__(self, step: int, end_ns: int) -> None:
+        self.step = step
+        self.end_ns = end_ns
+        self.prompts: list[tuple[Request, int]] = []  # it completes them; their known tokens
+        self.parted: list[Request] = []  # have stopped decoding, and still get its token (R42)
+
+
 class Replica:
     """One engine: owns time and, as its model does, the true length of each answer.
 
@@ -69,7 +87,7 @@ class Replica:
         self.index = index
         self.scheduler = scheduler
         self.allocator = scheduler.allocator
-        self.step = 0
+        self.step = 0  # to be scheduled next
         self.held_tokens = 0  # KV slots that hold tokens
         self.inside_tokens = 0  # KV slots owned that no token will ever fill
         self._clock = clock
@@ -78,6 +96,9 @@ class Replica:
         self._add_step, self._pack_step = recorder.appender("steps"), recorder.packer("steps")
         self._answers_tokens = answers_tokens
         self._home = home
+        self._flight: deque[Batch] = deque()
+        self._most_in_flight = scheduler.steps_in_flight
+        self._free_at_ns = 0  # when the last step in flight ends
         # Which step is the last of each decoding request, by its number, and the other way round.
         self._last_steps: dict[int, int] = {}
         self._ending: dict[int, list[Request]] = {}
@@ -85,7 +106,7 @@ class Replica:
         self._growth_tokens = self.allocator.growth_tokens
         self._copy_ns_per_token = copy_ns_per_token
         self._fruitless_steps = 0  # that preempted somebody, and no token came since
-        self._aborted: list[Request] = []  # running, to be dropped after the step in flight
+        self._aborted: list[Request] = []  # running, to be dropped when a step has ended
         self._wakeup: Event | None = None
         clock.process(self._run())
 
@@ -100,39 +121,44 @@ class Replica:
             self._wakeup.succeed()
             self._wakeup = None
 
+    def delivered_tokens(self, request: Request) -> int:
+        """Return how many tokens of a request's answer have come, with the steps that ended."""
+        generated_tokens = request.generated_tokens
+        if not request.decoding:
+            return generated_tokens - request.awaiting
+        step = self._flight[0].step if self._flight else self.step
+        decoded_tokens = request.computed_before(step) - request.prompt_tokens + 1
+        return max(generated_tokens - 1, decoded_tokens)  # its prompt may be in flight as well
+
     def abort(self, request: Request) -> None:
-        """Drop a request: at once if it waits, else when the step in flight has ended."""
+        """Drop a request: at once if it waits, else when the next step has ended."""
         if request.rank >= 0:
             self._aborted.append(request)
-            self._ending.setdefault(self.step, [])  # so that it is completed
         else:
-            self.scheduler.withdraw(request)
-            request.computed_tokens = 0  # it holds none: they are among the lost ones
-            self._home.finished(request)
-
-    def interrupt(self) -> None:
-        """Bring the counters of running requests to what they were before the step in flight."""
-        for request in self.scheduler.running.values():
-            if request.decoding:
-                request.stop_decoding(self.step)
+            self._drop(request)
 
     def _run(self) -> Generator[Event, Any, None]:
-        scheduler, schedule, ending = self.scheduler, self.scheduler.schedule, self._ending
-        set_alarm = Alarm(self._clock).set
+        scheduler, schedule, begin = self.scheduler, self.scheduler.schedule, self._begin
+        clock, flight, ending = self._clock, self._flight, self._ending
+        most_in_flight, set_alarm = self._most_in_flight, Alarm(clock).set
         while True:
-            while not (scheduler.running or scheduler.waiting):
-                self._wakeup = self._clock.event()
+            if (scheduler.running or scheduler.waiting) and begin(schedule(self.step)):
+                if len(flight) < most_in_flight:
+                    continue
+            elif not flight:
+                self._wakeup = clock.event()
                 yield self._wakeup
-            plan = schedule(self.step)
-            yield set_alarm(self._begin(plan))
-            if plan.chunks or self.step in ending:
-                self._complete(plan)
-            self.step += 1
+                continue
+            batch = flight[0]
+            yield set_alarm(batch.end_ns - clock.now)
+            flight.popleft()
+            if batch.prompts or batch.parted or batch.step in ending or self._aborted:
+                self._complete(batch)
 
     # A step begins
 
-    def _begin(self, plan: Plan) -> int:
-        """Account for a scheduled step, record it, and return its duration in ns."""
+    def _begin(self, plan: Plan) -> bool:
+        """Account for a scheduled step and record it; False if it computes nothing."""
         if plan.preempted:
             self._note_preempted(plan)
         if plan.stalled:
@@ -140,20 +166,24 @@ class Replica:
                 self._stop_decoding(request)
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
-        last_steps = self._last_steps
-        last_filled_step = self.step + self._growth_tokens - 1  # of the blocks taken in this step
+        step, flight, last_steps = self.step, self._flight, self._last_steps
+        last_filled_step = step + self._growth_tokens - 1  # of the blocks taken in this step
         for request in plan.grown:
-            last_step = last_steps[request.number]
+            last_step = last_steps[request.number] + self._surplus_tokens(request)
             if last_step < last_filled_step:
                 self._own(request, last_filled_step - last_step)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
         if not seqs:
-            raise BrokenLawError("a replica with work makes progress")
+            self._require_flight()
+            return False
         tokens = chunk_tokens + decode_seqs
         duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
         if plan.admitted:
             duration_ns += self._compact()
+        start_ns = max(self._clock.now, self._free_at_ns)
+        self._free_at_ns = start_ns + duration_ns
+        discarded_seqs = self._discarded_seqs() if flight else 0
         self.held_tokens += tokens
         scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
         held = self.held_tokens - allocator.shared_tokens
@@ -161,8 +191,8 @@ class Replica:
         self._add_step(
             self._pack_step(
                 self.index,
-                self.step,
-                self._clock.now,
+                step,
+                start_ns,
                 duration_ns,
                 chunk_seqs,
                 chunk_tokens,
@@ -171,6 +201,7 @@ class Replica:
                 round(chunks_ns),
                 decode_seqs,
                 decode_kv_tokens,
+                discarded_seqs,
                 len(scheduler.running),
                 len(scheduler.waiting),
                 len(plan.preempted),
@@ -184,7 +215,56 @@ class Replica:
                 allocator.free_tokens - reusable,
             )
         )
-        return duration_ns
+        batch = Batch(step, self._free_at_ns)
+        if plan.chunks:
+            self._advance_chunks(plan, batch)
+        if step in self._ending:
+            self._rest_ended()
+        flight.append(batch)
+        self.step = step + 1
+        return True
+
+    def _discarded_seqs(self) -> int:
+        """Return how many sequences decode once more, since nobody knows yet that they end."""
+        return sum(request.decoding for request in self._ending.get(self.step - 1, ()))
+
+    def _require_flight(self) -> None:
+        """Require that something will change, since nothing can be scheduled now.
+
+        A step ends, or, with a common queue, another replica gets the token that its head awaits.
+        """
+        if not self._flight and not (
+            self.scheduler.waiting and self.scheduler.waiting.head.awaiting
+        ):
+            raise BrokenLawError("a replica with work makes progress")
+
+    def _advance_chunks(self, plan: Plan, batch: Batch) -> None:
+        """Advance the prompts; those that are complete decode from the next step on."""
+        for request in plan.chunks:
+            request.computed_tokens += request.chunk_tokens
+            if request.computed_tokens == request.known_tokens:
+                batch.prompts.append((request, request.known_tokens))
+                request.generated_tokens += 1
+                self.scheduler.decode(request, self.step + 1)
+                answer_tokens = self._answers_tokens[request.number]
+                self._end_at(request, self.step + answer_tokens - request.generated_tokens)
+
+    def _rest_ended(self) -> None:
+        """Let those rest whose last token is known to come with this step (R40).
+
+        The engine knows ahead of an end by `max_tokens` only. Who ends otherwise is scheduled once
+        more if another step is scheduled meanwhile, and that token is discarded.
+        """
+        for request in self._ending[self.step]:
+            if self._answers_tokens[request.number] == request.max_tokens:
+                self.scheduler.rest(request, self.step + 1)
+                request.awaiting = True
+
+    def _surplus_tokens(self, request: Request) -> int:
+        """Return how many tokens are computed beyond the end, which the engine didn't foresee."""
+        if self._most_in_flight == 1:
+            return 0
+        return int(self._answers_tokens[request.number] < request.max_tokens)
 
     def _begin_chunks(self, plan: Plan) -> tuple[float, int, int, int, int]:
         """Return attention time, count, tokens, contexts and query-key pairs of the chunks."""
@@ -198,8 +278,9 @@ class Replica:
             chunk_tokens += new
             kv_tokens += prefix + new
             pairs += new * prefix + new * (new + 1) // 2
-            # The last token of an answer never gets a slot (R10).
+            # The last token of an answer never gets a slot (R10), but for a surplus one.
             final_tokens = request.prompt_tokens + self._answers_tokens[request.number] - 1
+            final_tokens += self._surplus_tokens(request)
             self._own(request, self.allocator.slots_tokens(request.number) - final_tokens)
         return chunks_ns, len(chunks), chunk_tokens, kv_tokens, pairs
 
@@ -226,12 +307,18 @@ class Replica:
         for request in plan.preempted:
             self._stop_decoding(request)
             self._disown(request)
-            self._event(PREEMPTED, request.number, request.computed_tokens)
+            self._event(PREEMPTED, self.step, request.number, request.computed_tokens)
 
     def _stop_decoding(self, request: Request) -> None:
         last_step = self._last_steps.pop(request.number, None)
-        if last_step is not None:  # it was decoding: its last token came just now
+        if last_step is None:
+            return
+        if self._flight:
+            self._flight[-1].parted.append(request)
+            request.awaiting = True
+        else:
             request.last_token_ns = self._clock.now
+        if last_step >= self.step:  # else it ends with the token in flight
             self._ending[last_step].remove(request)
 
     def _end_at(self, request: Request, step: int) -> None:
@@ -246,73 +333,97 @@ class Replica:
         running = self.scheduler.running.values()
         tokens = sum(r.computed_before(self.step) for r in running if r.number in moved)
         copy_ns = round(tokens * self._copy_ns_per_token)
-        self._event(COMPACTED, -1, tokens, copy_ns)
+        self._event(COMPACTED, self.step, -1, tokens, copy_ns)
         return copy_ns
 
     # A step ends
 
-    def _complete(self, plan: Plan) -> None:
-        """Apply the results of the step that ends now: tokens, first tokens, ends (R29, R30)."""
-        ended = self._ending.pop(self.step, None)
-        if plan.chunks:
-            ended = (ended or []) + self._complete_chunks(plan)
+    def _complete(self, batch: Batch) -> None:
+        """Apply the results of the step that ends now: first tokens, ends (R29, R30), R42."""
+        for request, known_tokens in batch.prompts:
+            self._note_token(request, known_tokens, batch.step)
+        if batch.parted:
+            self._note_parted(batch)
+        ended = self._ending.pop(batch.step, None)
         if ended:
             if len(ended) > 1:
                 ended.sort(key=lambda request: request.rank)
             for request in ended:
-                self._end(request)
+                self._finish(request)
             self._recorder.flush_if_full()
         if self._aborted:
-            self._drop_aborted()
+            for request in self._aborted:
+                if request.rank >= 0:  # else the step that ended now has completed it
+                    self._drop(request)
+            self._aborted.clear()
 
-    def _complete_chunks(self, plan: Plan) -> list[Request]:
-        """Advance the prompts; return the requests that their first token ends."""
-        ended = []
-        for request in plan.chunks:
-            request.computed_tokens += request.chunk_tokens
-            if request.computed_tokens == request.known_tokens and self._sample(request):
-                ended.append(request)
-        return ended
-
-    def _sample(self, request: Request) -> bool:
-        """Produce the token that follows a computed prompt; True if it is the last one."""
+    def _note_token(self, request: Request, known_tokens: int, step: int) -> None:
+        """Note the token that follows a prompt which was computed for the first time or again."""
         now_ns = self._clock.now
         self._fruitless_steps = 0
         if request.first_token_ns < 0:
             request.first_token_ns = now_ns
         else:
             gap_ns = now_ns - request.last_token_ns
-            self._event(RESUMED, request.number, request.known_tokens, gap_ns)
-        request.generated_tokens += 1
-        answer_tokens = self._answers_tokens[request.number]
-        if request.generated_tokens == answer_tokens:
-            return True
-        next_step = self.step + 1
-        self.scheduler.decode(request, next_step)
-        self._end_at(request, next_step + answer_tokens - request.generated_tokens - 1)
-        return False
+            self._event(RESUMED, step, request.number, known_tokens, gap_ns)
 
-    def _end(self, request: Request) -> None:
-        self.scheduler.finish(request, self.step + 1)
-        request.rank = -1
+    def _note_parted(self, batch: Batch) -> None:
+        """Give those who stopped decoding meanwhile the token that was in flight (R42)."""
+        for request in batch.parted:
+            request.awaiting = False
+            request.last_token_ns = self._clock.now
+            if request.rank >= 0:  # stalled, not preempted (R41)
+                self.allocator.publish(request, request.number, request.computed_tokens)
+        self._home.requeued()
+
+    def _finish(self, request: Request) -> None:
+        """End a request whose last token has come.
+
+        If that was no surprise it has rested since, and its last block may be findable now (R41);
+        else what was computed beyond it is discarded.
+        """
         self._last_steps.pop(request.number, None)
-        self._disown(request)
+        if request.rank >= 0 and not request.decoding:
+            self.allocator.publish(request, request.number, request.computed_tokens)
+        self._part(request)
+        answer_tokens = self._answers_tokens[request.number]
+        request.discarded_tokens = request.generated_tokens - answer_tokens
+        request.generated_tokens = answer_tokens
         self._home.finished(request)
 
-    def _drop_aborted(self) -> None:
-        """End the aborted requests, unless the step that ended now has completed them."""
-        for request in self._aborted:
-            if request.rank >= 0:
-                last_step = self._last_steps.get(request.number)
-                if last_step is not None:
-                    self._ending[last_step].remove(request)
-                self._end(request)
-        self._aborted.clear()
+    def _drop(self, request: Request) -> None:
+        """End a request whose client is gone; its token in flight comes for nobody."""
+        delivered_tokens = self.delivered_tokens(request)
+        decoded = True
+        for batch in self._flight:
+            if any(each is request for each, _ in batch.prompts):
+                decoded = False
+                batch.prompts = [entry for entry in batch.prompts if entry[0] is not request]
+            if request in batch.parted:
+                batch.parted.remove(request)
+        for step in {self._last_steps.pop(request.number, -1), *(b.step for b in self._flight)}:
+            if request in self._ending.get(step, ()):
+                self._ending[step].remove(request)
+        self._part(request)
+        if decoded:
+            request.discarded_tokens = request.generated_tokens - delivered_tokens
+        request.generated_tokens = delivered_tokens
+        self._home.finished(request)
+
+    def _part(self, request: Request) -> None:
+        """Take a request from the running, or from the queue if it was preempted."""
+        if request.rank >= 0:
+            self.scheduler.finish(request, self.step)
+            request.rank = -1
+            self._disown(request)
+        else:
+            self.scheduler.withdraw(request)
+            request.computed_tokens = 0  # it holds none: they are among the lost ones
 
     def _disown(self, request: Request) -> None:
         self.held_tokens -= request.computed_tokens
         self.inside_tokens -= self._unused_tokens.pop(request.number, 0)
 
-    def _event(self, kind: int, request: int, tokens: int, gap_ns: int = 0) -> None:
+    def _event(self, kind: int, step: int, request: int, tokens: int, gap_ns: int = 0) -> None:
         now_ns = self._clock.now
-        self._recorder.add("events", self.index, now_ns, self.step, request, kind, tokens, gap_ns)
+        self._recorder.add("events", self.index, now_ns, step, request, kind, tokens, gap_ns)

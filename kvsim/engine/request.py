@@ -60,12 +60,14 @@ class Request:
         "admitted_ns",
         "arrival_ns",
         "attempt",
+        "awaiting",
         "bundle",
         "cached_tokens",
         "chunk_tokens",
         "computed_tokens",
         "content",
         "decoding",
+        "discarded_tokens",
         "first_token_ns",
         "generated_tokens",
         "group",
@@ -109,15 +111,17 @@ class Request:
         self.replica = -1  # where it was sent, or, with a common queue, admitted
         self.priority = priority
         self.content = content  # what its tokens are; None if nobody asks
-        self.generated_tokens = 0
+        self.generated_tokens = 0  # sampled, that of a step in flight included
         self.known_tokens = prompt_tokens  # to be computed before the next token can be sampled
         self.computed_tokens = 0
         self.chunk_tokens = 0  # share of the step being scheduled, while it prefills
         self.decoding = False
         self.offset = 0
+        self.awaiting = False  # it has stopped decoding, and its newest token is in flight
         self.rank = -1  # order of admission; -1 while it waits
         self.preemptions = 0
         self.recomputed_tokens = 0
+        self.discarded_tokens = 0  # decoded beyond its end, or for nobody
         self.lost_tokens = 0  # computed before preemptions, recomputed or not
         self.hit_tokens = 0  # found in the prefix cache at all its admissions
         self.cached_tokens = 0  # found at the first one

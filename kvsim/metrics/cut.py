@@ -10,7 +10,7 @@ from kvsim.tables import EVENT_KINDS, Columns
 
 _COMPACTED = EVENT_KINDS.index("compacted")
 # What a step yields at its end.
-_AT_THE_END = ("prefill_seqs", "prefill_tokens", "decode_seqs")
+_AT_THE_END = ("prefill_seqs", "prefill_tokens", "decode_seqs", "discarded_seqs")
 
 
 def cut_off(

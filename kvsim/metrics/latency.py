@@ -79,15 +79,17 @@ def token_gaps(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the gaps between tokens in seconds, and how many there are of each.
 
-    A step of duration d with n decoding sequences is n gaps of d. The chunk that computes a
-    preempted request again is no decode row, so the event `resumed` adds that one longer gap.
+    A step of duration d with n decoding sequences is n gaps of d; a discarded token makes none.
+    The chunk that computes a preempted request again is no decode row, so the event `resumed` adds
+    that one longer gap.
     """
     after = steps["start_ns"] >= warmup_ns
     resumed = (events["event"] == _RESUMED) & (events["time_ns"] >= warmup_ns)
     long_ns = events["gap_ns"][resumed]
     gaps_ns = np.concatenate((steps["duration_ns"][after], long_ns))
     ones = np.ones(len(long_ns), dtype=np.int64)
-    return gaps_ns / NS_PER_S, np.concatenate((steps["decode_seqs"][after], ones))
+    tokens = steps["decode_seqs"] - steps["discarded_seqs"]
+    return gaps_ns / NS_PER_S, np.concatenate((tokens[after], ones))
 
 
 def request_samples(requests: Columns, warmup_ns: int = 0) -> dict[str, Sample]:

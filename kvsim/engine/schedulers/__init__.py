@@ -66,6 +66,7 @@ class Scheduler(Protocol):
 
     allocator: KVAllocator
     waiting: WaitingQueue
+    steps_in_flight: int  # most that are scheduled and have not ended
 
     @property
     def running(self) -> Mapping[int, Request]:
@@ -86,6 +87,10 @@ class Scheduler(Protocol):
 
     def decode(self, request: Request, step: int) -> None:
         """Let a request whose last chunk was computed decode from `step` on."""
+        ...
+
+    def rest(self, request: Request, step: int) -> None:
+        """Schedule nothing more for a request from `step` on: its last token is in flight."""
         ...
 
     def finish(self, request: Request, step: int) -> None:

@@ -31,6 +31,7 @@ class VllmScheduler:
         self.config = config
         self.allocator = allocator
         self.waiting = waiting
+        self.steps_in_flight = 2 if config.async_scheduling else 1
         self.running: dict[int, Request] = {}  # by rank, so in order of admission
         self.prefilling: list[Request] = []  # running, prompt not yet computed, by rank
         self.decode_seqs = 0
@@ -46,6 +47,9 @@ class VllmScheduler:
             config.long_prefill_token_threshold_adaptive or config.prefill_schedule_interval > 1
         )
         self._stalled: set[int] = set()  # ranks of those that did; they are among the prefilling
+        self._resting: set[int] = set()  # ranks of those whose last token is in flight
+        # A decode's own token: is it known when its step is scheduled (R24), or in flight (R41)?
+        self._known_new_tokens = 0 if config.async_scheduling else 1
         self._interval = config.prefill_schedule_interval
         self._next_prefill_step = 0
         self._left_waiting = False  # by the last admission that was allowed to prefill
@@ -94,6 +98,11 @@ class VllmScheduler:
         self.decode_context_tokens += request.known_tokens
         self._file(request)
 
+    def rest(self, request: Request, step: int) -> None:
+        """Schedule nothing more for a request from `step` on: its last token is in flight (R40)."""
+        self._stop_decoding(request, step)
+        self._resting.add(request.rank)
+
     def finish(self, request: Request, step: int) -> None:
         """Forget a request that has ended before `step`, and free its KV slots."""
         self._leave(request, step)
@@ -116,15 +125,17 @@ class VllmScheduler:
     def _publish(self, step: int, ahead_of: float = math.inf) -> None:
         """Make blocks findable that this step fills: of prompts (R23) and of answers (R24).
 
+        With a step in flight, those of answers that it fills: their last token is known now (R41).
         Only those of requests with a rank below `ahead_of`.
         """
-        filling = list(self._due[(step + 1) % self._growth_tokens].values())
+        new_tokens = self._known_new_tokens
+        filling = list(self._due[(step + new_tokens) % self._growth_tokens].values())
         filling += [request for request in self.prefilling if request.chunk_tokens]
         if len(filling) > 1:
             filling.sort(key=lambda request: request.rank)
         for request in filling:
             if request.rank < ahead_of:
-                tokens = request.computed_before(step) + (request.chunk_tokens or 1)
+                tokens = request.computed_before(step) + (request.chunk_tokens or new_tokens)
                 self.allocator.publish(request, request.number, tokens)
 
     def _schedule_chunks(self, step: int, plan: Plan) -> None:
@@ -177,7 +188,7 @@ class VllmScheduler:
         given: dict[Request, int] = {}
         grown = []
         for request in list(self.running.values()):
-            if request.rank < 0:
+            if request.rank < 0 or request.rank in self._resting:
                 continue
             left_tokens = 1 if request.decoding else request.known_tokens - request.computed_tokens
             if self._throttled and not (request.decoding or request.rank in self._stalled):
@@ -254,6 +265,8 @@ class VllmScheduler:
         del self.running[request.rank]
         if request.decoding:
             self._stop_decoding(request, step)
+        elif request.rank in self._resting:
+            self._resting.remove(request.rank)
         else:
             self._leave_prefilling(request)
 
@@ -277,7 +290,7 @@ class VllmScheduler:
 
     def _throttles(self, step: int) -> bool:
         """Tell whether this step must do no prefill work, so that decodes go on smoothly (R9)."""
-        decoding = self.decode_seqs or self._stalled
+        decoding = self.decode_seqs or self._stalled or self._resting
         return step < self._next_prefill_step and bool(decoding) and not self._left_waiting
 
     def _note_prefill(self, step: int, plan: Plan) -> None:
@@ -302,6 +315,9 @@ class VllmScheduler:
                 plan.head_lacks = LACKS_SLOT
                 break
             request = waiting.head
+            if request.awaiting:  # R42; seen only by another replica with the same queue
+                plan.head_lacks = PREEMPTING
+                break
             cached_tokens = self.allocator.lookup(request) if self._caches else 0
             chunk_tokens = min(request.known_tokens - cached_tokens, cap_tokens)
             if not self.config.enable_chunked_prefill and chunk_tokens > budget_tokens:
