@@ -1,5 +1,6 @@
 """Runs a cluster in memory, and lets tests look at every plan it made."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,12 +22,13 @@ from kvsim.workload.requests import RequestTable, Segments
 
 class Note(NamedTuple):
     """What a scheduling call did: [(request, tokens, computed before)], preempted requests;
-    the free queue before it; distinct prefixes that can be found and block tables after it."""
+    before it: time, free queue, distinct prefixes that can be found; after it: block tables."""
 
+    time_ns: int
     scheduled: list[tuple[int, int, int]]
     preempted: list[int]
     free_queue_before: tuple[int, ...]
-    cached_keys: int
+    cached_keys_before: int
     block_tables: dict[int, tuple[int, ...]]
 
 
@@ -43,14 +45,21 @@ class SpyScheduler(VllmScheduler):
     """The production scheduler, with a note of each plan: [(request, tokens, computed before)]."""
 
     def __init__(
-        self, config: EngineConfig, allocator: object, waiting: WaitingQueue, notes: list
+        self,
+        config: EngineConfig,
+        allocator: object,
+        waiting: WaitingQueue,
+        notes: list,
+        now: Callable,
     ) -> None:
         super().__init__(config, allocator, waiting)
         self._notes = notes
+        self._now = now
 
     def schedule(self, step: int) -> Plan:
         pool = self.allocator
         before = pool.free_queue() if isinstance(pool, PagedPool) else ()
+        keys = pool.cached_keys() if isinstance(pool, PrefixCachingPool) else 0
         plan = super().schedule(step)
         scheduled = [
             (request.number, 1, step + request.offset)
@@ -60,15 +69,13 @@ class SpyScheduler(VllmScheduler):
             if request.decoding or request.chunk_tokens
         ]
         preempted = [request.number for request in plan.preempted]
-        caching = isinstance(pool, PrefixCachingPool)
-        keys = pool.cached_keys() if caching else 0
         tables = {}
         if isinstance(pool, PagedPool):
             tables = {
                 request.number: pool.block_table(request.number)
                 for request in self.running.values()
             }
-        self._notes.append(Note(scheduled, preempted, before, keys, tables))
+        self._notes.append(Note(self._now(), scheduled, preempted, before, keys, tables))
         return plan
 
 
@@ -104,7 +111,7 @@ def run(
 
     def build_scheduler(config, allocator, waiting):
         if spy:
-            return SpyScheduler(config, allocator, waiting, notes)
+            return SpyScheduler(config, allocator, waiting, notes, lambda: cluster._clock.now)
         return VllmScheduler(config, allocator, waiting)
 
     fleet = Fleet(
@@ -115,7 +122,8 @@ def run(
         cost,
         build_scheduler=build_scheduler,
     )
-    totals = Cluster(requests, fleet, lambda name, rows: chunks[name].append(rows)).run(until_ns)
+    cluster = Cluster(requests, fleet, lambda name, rows: chunks[name].append(rows))
+    totals = cluster.run(until_ns)
     tables = {}
     for name, columns in TABLES.items():
         rows = np.concatenate([np.zeros((0, len(columns)), dtype=np.int64), *chunks[name]])

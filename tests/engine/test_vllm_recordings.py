@@ -1,7 +1,7 @@
 """The engine takes the decisions of the real vLLM scheduler, step for step, where both can.
 
-Covers the recorded runs with what this engine models: first come first served, synchronous, no
-full attention.
+Covers the recorded runs with what this engine models: synchronous and asynchronous scheduling of
+models with full attention.
 """
 
 from dataclasses import replace
@@ -14,10 +14,7 @@ from kvsim.errors import InputError
 from tests.engine.harness import request_table, run, segments_of
 from tests.engine.recordings import recorded_runs, steps_of
 
-MODELLED = {
-    "async_scheduling": False,
-    "kv_groups": [["full"]],
-}
+MODELLED = {"kv_groups": [["full"]]}
 # Requests that a front end refuses, or that block the queue for ever: kvsim turns them away.
 NEVER_SERVED = "09_never_fit"
 
@@ -26,7 +23,7 @@ def modelled_runs():
     for name, recorded, document in recorded_runs():
         config = recorded["config"]
         if all(config[key] == value for key, value in MODELLED.items()) and (
-            not name.startswith(NEVER_SERVED) or name.endswith("length_cap_at_max_model_len")
+            not name.startswith(NEVER_SERVED) or "length_cap" in name
         ):
             yield pytest.param(recorded, document, id=name)
 
@@ -71,27 +68,40 @@ def test_every_step_is_the_recorded_one(recorded, document):
     steps = trace.tables["steps"]
     numbers = {row[0]: index for index, row in enumerate(rows)}
 
-    assert len(trace.plans) == len(expected)
-    for index, (step, note) in enumerate(zip(expected, trace.plans, strict=True)):
-        assert steps["start_ns"][index] == ns(step["time_ms"]), index
+    calls = [note for note in trace.plans if note.scheduled or note.preempted]
+    assert len(calls) == len(expected)
+    rows = iter(range(len(steps["start_ns"])))
+    later = iter(trace.plans)
+    after = next(later)
+    for index, (step, note) in enumerate(zip(expected, calls, strict=True)):
+        assert note.time_ns == ns(step["time_ms"]), index
         assert note.scheduled == [(numbers[r], n, c) for r, n, c in step["scheduled"]], index
         assert note.preempted == [numbers[request] for request in step["preempted"]], index
-        assert steps["running_seqs"][index] == step["running"], index
-        assert steps["waiting_seqs"][index] == step["waiting"], index
-        free_tokens = steps["kv_free_tokens"][index] + steps["kv_reusable_tokens"][index]
-        assert free_tokens // config.block_size == step["free_blocks"], index
-        if config.enable_prefix_caching:
-            assert note.cached_keys == step["cached_hashes"], index
         if "block_tables" in step:
             tables = {
                 numbers[int(r)]: tuple(groups[0]) for r, groups in step["block_tables"].items()
             }
             assert note.block_tables == tables, index
-        if index:
-            after = expected[index - 1]
-            assert len(note.free_queue_before) == after["free_blocks_after"], index
-            queue = list(note.free_queue_before)
-            assert queue == after.get("free_queue", queue), index
+        if not step["scheduled"]:
+            continue
+        at = next(rows)
+        row = {name: column[at] for name, column in steps.items()}
+        assert row["start_ns"] == ns(step.get("start_ms", step["time_ms"])), index
+        end_ns = row["start_ns"] + row["duration_ns"]
+        assert end_ns == ns(step.get("end_ms", end_ns / 1e6)), index
+        assert row["running_seqs"] == step["running"], index
+        assert row["waiting_seqs"] == step["waiting"], index
+        free_tokens = row["kv_free_tokens"] + row["kv_reusable_tokens"]
+        assert free_tokens // config.block_size == step["free_blocks"], index
+        # The next call from its end on sees what its output has left.
+        while after is not None and after.time_ns < end_ns:
+            after = next(later, None)
+        if after is not None:
+            assert len(after.free_queue_before) == step["free_blocks_after"], index
+            queue = list(after.free_queue_before)
+            assert queue == step.get("free_queue", queue), index
+            if config.enable_prefix_caching:
+                assert after.cached_keys_before == step["cached_hashes"], index
 
     requests = trace.tables["requests"]
     order = requests["request"].argsort()
