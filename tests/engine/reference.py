@@ -1,7 +1,8 @@
 """A plain, slow engine: no SimPy, no calendars, every running request touched in every step.
 
 It says in the most direct way what one replica must do; the production loop has to give the same
-timestamps and decisions, bit for bit. Pools are the production allocators, asked token by token.
+timestamps and decisions, bit for bit. Pools are the production allocators,
+asked for exactly the tokens of each step.
 """
 
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import KVAllocator, Shortage
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.content import Content
 
 WAITING_FOR = {Shortage.MEMORY: "kv_blocks", Shortage.HOLE: "hole"}
 
@@ -29,6 +31,11 @@ class Job:
     recomputed: int = 0
     stalled: bool = False  # decoding, but the budget didn't reach it
     target: int = 0  # tokens to compute as prompt: after a preemption its answer so far as well
+    content: Content | None = None
+    in_flight: int = 0  # tokens sampled for it in steps that have not ended
+    lost: int = 0  # computed before it was preempted
+    cached: int = 0
+    done: bool = False
 
     def __post_init__(self) -> None:
         self.target = self.prompt_tokens
@@ -44,6 +51,19 @@ class Job:
     @property
     def known(self) -> int:
         return self.prompt_tokens + len(self.token_times_ns)
+
+    @property
+    def known_tokens(self) -> int:
+        return self.known
+
+    @property
+    def rests(self) -> bool:
+        """Its last token, by max_tokens, is in flight."""
+        return self.known + self.in_flight == self.prompt_tokens + self.max_tokens
+
+    def block_keys(self, first: int, end: int, block_size: int) -> list[int]:
+        assert self.content is not None
+        return self.content.block_keys(first, end, block_size)
 
 
 @dataclass
@@ -63,6 +83,9 @@ class Step:
     rounding: int
     holes: int
     free: int
+    end_ns: int = 0
+    jobs: list[tuple[Job, bool]] = field(default_factory=list)  # and whether a token is sampled
+    discarded: int = 0
 
 
 class ReferenceEngine:
@@ -71,6 +94,9 @@ class ReferenceEngine:
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.steps: list[Step] = []
+        self.flight: list[Step] = []
+        self.most_in_flight = 2 if config.async_scheduling else 1
+        self.free_at_ns = 0
         self.next_prefill = 0  # step before which prefill work is held back
         self.left_waiting = False
         self.stalls = 0
@@ -78,15 +104,20 @@ class ReferenceEngine:
 
     def run(self, jobs: list[Job]) -> list[Step]:
         now, to_come = 0, list(jobs)
-        while to_come or self.waiting or self.running:
-            if not (self.waiting or self.running):
+        while to_come or self.waiting or self.running or self.flight:
+            if not (self.waiting or self.running or self.flight):
                 now = max(now, to_come[0].arrival_ns)
             while to_come and to_come[0].arrival_ns <= now:
                 self._wait(to_come.pop(0))
-            now = self._step(now)
+            scheduled = (self.waiting or self.running) and self._step(now)
+            if scheduled and len(self.flight) < self.most_in_flight:
+                continue
+            step = self.flight.pop(0)
+            now = step.end_ns
+            self._take_output(step)
         return self.steps
 
-    def _step(self, now: int) -> int:
+    def _step(self, now: int) -> bool:
         config = self.config
         cap = config.max_num_batched_tokens
         requests = len(self.running) + len(self.waiting)
@@ -101,9 +132,9 @@ class ReferenceEngine:
         plan: dict[int, tuple[Job, int]] = {}
         preempted = self._schedule_running(plan, cap, throttled)
         for job in self.running:
-            if job.in_decode and job.number not in plan:
+            if job.in_decode and job.number not in plan and not job.rests:
                 self.stalls += 1
-                job.stalled, job.target = True, job.known
+                job.stalled, job.target = True, job.computed + 1
         lacks = "nothing"
         if self.waiting:
             lacks = "preempting" if preempted else self._admit(now, plan, cap, throttled)
@@ -123,8 +154,8 @@ class ReferenceEngine:
     ) -> list[Job]:
         preempted: list[Job] = []
         for job in list(self.running):
-            tokens = min(job.known - job.computed, cap, self._left(plan))
-            if job in preempted or tokens == 0 or (throttled and not job.in_decode):
+            tokens = min(job.known + job.in_flight - job.computed, cap, self._left(plan))
+            if job in preempted or tokens == 0 or (throttled and not job.in_decode) or job.rests:
                 continue
             while not self._room(job, job.computed + tokens):
                 victim = self._victim()
@@ -136,6 +167,7 @@ class ReferenceEngine:
                     break
             else:
                 plan[job.number] = job, tokens
+                self._publish(job, min(job.computed + tokens, job.known))
         return preempted
 
     def _admit(self, now: int, plan: dict[int, tuple[Job, int]], cap: int, throttled: bool) -> str:
@@ -144,21 +176,25 @@ class ReferenceEngine:
             if len(self.running) == (config.max_num_active_seqs or config.max_num_seqs):
                 return "sequence_slot"
             job, budget = self.waiting[0], self._left(plan)
-            tokens = min(job.known, cap)
+            cached = self.pool.lookup(job)
+            tokens = min(job.known - cached, cap)
             if tokens > budget and not config.enable_chunked_prefill:
                 tokens = 0
             tokens = min(tokens, budget)
-            if tokens == 0 or (throttled and job.known > 1):
+            if tokens == 0 or (throttled and job.known - cached > 1):
                 return "token_budget"
-            need = job.known if config.scheduler_reserve_full_isl else tokens
+            need = job.known if config.scheduler_reserve_full_isl else cached + tokens
             shortage = self.pool.shortage(job, need, idle=not self.running)
             if shortage:
                 return WAITING_FOR[shortage]
             self.waiting.pop(0)
-            assert self.pool.allocate(job, job.number, tokens)
-            job.slots = tokens
+            assert self.pool.allocate(job, job.number, cached + tokens)
+            self._publish(job, cached + tokens)
+            job.slots, job.computed, job.target = cached + tokens, cached, job.known
+            job.recomputed += max(0, job.lost - cached)
+            job.lost = 0
             if job.admitted_ns < 0:
-                job.admitted_ns = now
+                job.admitted_ns, job.cached = now, cached
             self.running.append(job)
             plan[job.number] = job, tokens
         return "nothing"
@@ -175,24 +211,48 @@ class ReferenceEngine:
             self.waiting.sort(key=lambda each: (each.priority, each.arrival_ns, each.number))
 
     def _room(self, job: Job, slots: int) -> bool:
-        while job.slots < slots:
-            if not self.pool.append(job.number, 1):
+        if slots > job.slots:
+            if not self.pool.append(job.number, slots - job.slots):
                 return False
-            job.slots += 1
+            job.slots = slots
         return True
 
     def _preempt(self, job: Job) -> None:
         self.pool.free(job.number)
         job.preemptions += 1
-        job.recomputed += job.computed
-        job.computed = job.slots = 0
-        job.target = job.known
+        job.lost = job.computed
+        job.computed = job.slots = job.in_flight = 0
         job.stalled = False
         self._wait(job, back=False)
 
+    def _publish(self, job: Job, tokens: int) -> None:
+        if self.config.enable_prefix_caching:
+            self.pool.publish(job, job.number, tokens)
+
+    def _take_output(self, step: Step) -> None:
+        for job, sampled in step.jobs:
+            if not sampled:
+                continue
+            if job.done:
+                step.discarded += 1
+                continue
+            job.token_times_ns.append(step.end_ns)
+            job.in_flight = max(0, job.in_flight - 1)
+            job.done = job.generated_tokens == job.answer_tokens
+            if job in self.running:
+                self._publish(job, job.computed - job.in_flight)
+                if job.done:
+                    self.pool.free(job.number)
+                    self.running.remove(job)
+            elif job.done:
+                self.waiting.remove(job)
+
     def _execute(
         self, now: int, plan: list[tuple[Job, int]], preempted: list[Job], lacks: str
-    ) -> int:
+    ) -> bool:
+        if not plan:
+            assert self.flight
+            return False
         decodes = [job for job, _ in plan if job.computed >= job.target]
         chunks = [(job, tokens) for job, tokens in plan if job not in decodes]
         chunks_ns = 0.0
@@ -203,9 +263,13 @@ class ReferenceEngine:
             sum(tokens for _, tokens in plan), len(plan), len(decodes), kv_tokens, chunks_ns
         )
         scheduled = [(job.number, tokens, job.computed) for job, tokens in plan]
+        jobs = []
         for job, tokens in plan:
             job.computed += tokens
             job.stalled = False
+            sampled = job.computed == job.known + job.in_flight
+            job.in_flight += sampled
+            jobs.append((job, sampled))
         shape = (
             len(chunks),
             sum(tokens for _, tokens in chunks),
@@ -213,15 +277,12 @@ class ReferenceEngine:
             sum(sum(range(job.computed - tokens + 1, job.computed + 1)) for job, tokens in chunks),
             round(chunks_ns),
         )
-        self._record(now, duration, scheduled, preempted, lacks, shape, len(decodes), kv_tokens)
-        now += duration
-        for job, _ in plan:
-            if job.computed == job.known:
-                job.token_times_ns.append(now)
-                if job.generated_tokens == job.answer_tokens:
-                    self.pool.free(job.number)
-                    self.running.remove(job)
-        return now
+        start = max(now, self.free_at_ns)
+        self.free_at_ns = start + duration
+        self._record(start, duration, scheduled, preempted, lacks, shape, len(decodes), kv_tokens)
+        self.steps[-1].end_ns, self.steps[-1].jobs = self.free_at_ns, jobs
+        self.flight.append(self.steps[-1])
+        return True
 
     def _record(
         self,
@@ -238,6 +299,8 @@ class ReferenceEngine:
         inside = 0
         for job in self.running:
             final = job.prompt_tokens + job.answer_tokens - 1
+            if self.config.async_scheduling and job.answer_tokens < job.max_tokens:
+                final += 1
             inside += max(0, pool.slots_tokens(job.number) - final)
         self.steps.append(
             Step(
@@ -248,13 +311,13 @@ class ReferenceEngine:
                 len(self.running),
                 len(self.waiting),
                 lacks,
-                sum(job.computed for job in self.running),
+                sum(job.computed for job in self.running) - pool.shared_tokens,
                 inside,
                 chunks,
                 (decode_seqs, decode_kv_tokens),
                 pool.taken_tokens,
                 pool.rounding_tokens,
                 pool.holes_tokens,
-                pool.free_tokens,
+                pool.free_tokens - pool.reusable_tokens,
             )
         )

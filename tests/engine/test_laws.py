@@ -166,11 +166,10 @@ def test_a_request_that_finishes_and_stays(monkeypatch):
 
 
 def test_a_first_token_before_its_request_arrived(monkeypatch):
-    @instead(monkeypatch, Replica, "_sample")
-    def _(sample, replica, request):
-        ends = sample(replica, request)
+    @instead(monkeypatch, Replica, "_note_token")
+    def _(note_token, replica, request, *rest):
+        note_token(replica, request, *rest)
         request.first_token_ns = 0
-        return ends
 
     fails("a request arrives, is admitted, gets its first token, and finishes, in this order")
 
@@ -233,6 +232,11 @@ def test_steps_that_overlap(monkeypatch):
     @instead(monkeypatch, Alarm, "set")
     def _(set_alarm, alarm, delay_ns):
         return set_alarm(alarm, delay_ns // 2)
+
+    @instead(monkeypatch, Replica, "_begin")
+    def _(begin, replica, plan):
+        replica._free_at_ns = 0
+        return begin(replica, plan)
 
     fails("steps don't overlap")
 

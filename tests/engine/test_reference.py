@@ -10,6 +10,7 @@ from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.content import Paths
 from kvsim.tables import EVENT_KINDS, HEAD_LACKS
 from tests.engine.harness import request_table, run
 from tests.engine.reference import Job, ReferenceEngine
@@ -81,6 +82,11 @@ def random_scenario(seed):
     )
     if seed % 5 == 0:
         config = starving(config, rng)
+    config = replace(
+        config,
+        enable_prefix_caching=isinstance(layout, Paged) and bool(rng.random() < 0.5),
+        async_scheduling=bool(rng.random() < 0.5),
+    )
     return replace(requests, group=groups, priority=priorities), config, cost, layout
 
 
@@ -105,21 +111,24 @@ def _tighter(rng, most):
 
 
 def reference(requests, config, cost, layout):
-    jobs, answers = [], {}
-    for number, (arrival, prompt, output, limit, priority) in enumerate(
+    jobs, answers, paths = [], {}, Paths()
+    for number, (arrival, prompt, output, limit, priority, group) in enumerate(
         zip(
             requests.arrival_ns.tolist(),
             requests.prompt_tokens.tolist(),
             requests.output_tokens.tolist(),
             requests.max_tokens.tolist(),
             requests.priority.tolist(),
+            requests.group.tolist(),
             strict=True,
         )
     ):
         room = config.max_model_len - prompt
         max_tokens = min(limit or room, room)
         answers[number] = min(output, max_tokens)
-        jobs.append(Job(number, arrival, prompt, max_tokens, answers[number], priority))
+        job = Job(number, arrival, prompt, max_tokens, answers[number], priority)
+        job.content = paths.unique(group, number, prompt)
+        jobs.append(job)
     shape = PoolShape.of(config, lambda job: answers[job.number])
     pool = layout.build(shape)
     served = [job for job in jobs if pool.can_ever_fit(job)]
@@ -130,7 +139,8 @@ def reference(requests, config, cost, layout):
 def gaps_from_tables(trace):
     """Expand the gaps between tokens as the metrics define them, sorted."""
     steps, events = trace.tables["steps"], trace.tables["events"]
-    gaps = np.repeat(steps["duration_ns"], steps["decode_seqs"]).tolist()
+    tokens = steps["decode_seqs"] - steps["discarded_seqs"]
+    gaps = np.repeat(steps["duration_ns"], tokens).tolist()
     return sorted(gaps + events["gap_ns"][events["event"] == RESUMED].tolist())
 
 
@@ -146,12 +156,12 @@ def compare(seed):
     expected, jobs, _ = reference(requests, config, cost, layout)
     steps = trace.tables["steps"]
 
-    assert len(trace.plans) == len(expected), seed
+    notes = [note for note in trace.plans if note.scheduled]
+    assert len(notes) == len(expected), seed
     for index, step in enumerate(expected):
         row = {name: int(column[index]) for name, column in steps.items()}
-        scheduled, preempted, *_ = trace.plans[index]
-        assert scheduled == step.scheduled, (seed, index)
-        assert preempted == step.preempted, (seed, index)
+        assert notes[index].scheduled == step.scheduled, (seed, index)
+        assert notes[index].preempted == step.preempted, (seed, index)
         assert (row["start_ns"], row["duration_ns"]) == (step.start_ns, step.duration_ns), seed
         assert (row["running_seqs"], row["waiting_seqs"]) == (step.running, step.waiting), seed
         assert HEAD_LACKS[row["head_lacks"]] == step.head_lacks, (seed, index)
@@ -160,6 +170,7 @@ def compare(seed):
         assert row["kv_to_come_tokens"] == step.taken - step.held - step.inside, (seed, index)
         assert tuple(row[name] for name in CHUNK_COLUMNS) == step.chunks, (seed, index)
         assert (row["decode_seqs"], row["decode_kv_tokens"]) == step.decodes, (seed, index)
+        assert row["discarded_seqs"] == step.discarded, (seed, index)
         pool = (row["kv_rounding_tokens"], row["kv_holes_tokens"], row["kv_free_tokens"])
         assert pool == (step.rounding, step.holes, step.free), (seed, index)
 
@@ -174,6 +185,7 @@ def compare(seed):
             assert (row["admitted_ns"], row["first_token_ns"], row["finish_ns"]) == times, seed
             assert row["preemptions"] == job.preemptions, seed
             assert row["recomputed_tokens"] == job.recomputed, seed
+            assert row["cached_tokens"] == job.cached, seed
     gaps = [gap for job in jobs for gap in np.diff(job.token_times_ns).tolist()]
     assert gaps_from_tables(trace) == sorted(gaps), seed
 
