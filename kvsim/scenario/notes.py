@@ -3,19 +3,29 @@
 from collections.abc import Iterator
 
 from kvsim.defaults import VLLM_VERSION
+from kvsim.engine.config import EngineConfig
 from kvsim.engine.routers.prefix_aware import PrefixAware
 from kvsim.gpu import GpuSpec, Price
 from kvsim.memory import MemoryBudget
-from kvsim.scenario.refusals import REFUSED
 from kvsim.scenario.schema import Scenario
 
 
 def notes_on(
-    scenario: Scenario, gpu: GpuSpec, memory: MemoryBudget, price: Price | None
+    scenario: Scenario,
+    config: EngineConfig,
+    gpu: GpuSpec,
+    memory: MemoryBudget,
+    price: Price | None,
 ) -> Iterator[str]:
     """Yield where the simulated server differs from vLLM's defaults, and what was assumed."""
     flags = memory.flags
-    yield from (refusal.note for refusal in REFUSED.values() if refusal.note)
+    if config.async_scheduling:
+        yield "Scheduling is asynchronous: a step is scheduled while the one before is computed."
+    else:
+        yield (
+            "Scheduling is synchronous: a step is scheduled when the one before has ended. vLLM "
+            f"{VLLM_VERSION} by default schedules it meanwhile."
+        )
     filled = [
         f"{name} {getattr(flags, name)}"
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens")

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvsim.defaults import VLLM_VERSION
-
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -14,12 +12,10 @@ class Refusal:
     Attributes:
         why: Why it is refused, and what to do instead.
         neutral: Values that change nothing: they say that the feature is not used.
-        note: What a reader of results must know where vLLM has the feature on by default.
     """
 
     why: str
     neutral: tuple[Any, ...] = (None, False)
-    note: str = ""
 
 
 _ONE = (None, 1)
@@ -32,12 +28,6 @@ _PARTIAL_PREFILLS = (
 )
 
 REFUSED: Mapping[str, Refusal] = {
-    "async_scheduling": Refusal(
-        "asynchronous scheduling is not modeled in this version: a step is scheduled when the one "
-        "before has ended; set it to false",
-        note="Scheduling is synchronous: a step is scheduled when the one before has ended. vLLM "
-        f"{VLLM_VERSION} by default schedules it meanwhile.",
-    ),
     "pipeline_parallel_size": Refusal(
         "pipeline stages are not modeled; use tensor_parallel_size", _ONE
     ),

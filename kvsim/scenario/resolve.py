@@ -8,6 +8,7 @@ from typing import TypeVar
 from kvsim.cost import StepCost
 from kvsim.cost.affine import AffineCost
 from kvsim.cost.kernels import Deployment, build_cost
+from kvsim.cost.overheads.synchronous import Synchronous
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import InputError, Problem
 from kvsim.gpu import GpuSpec, Price, load_gpu, price_of
@@ -21,7 +22,14 @@ from kvsim.memory import (
 from kvsim.model import ModelSpec, fp8_weights, load_model
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
-from kvsim.scenario.schema import BASE, MOST_BLOCKS, AffineStepCost, Engine, Scenario
+from kvsim.scenario.schema import (
+    BASE,
+    MOST_BLOCKS,
+    AffineStepCost,
+    Engine,
+    KernelStepCost,
+    Scenario,
+)
 from kvsim.scenario.variant import ResolvedVariant
 
 T = TypeVar("T")
@@ -52,7 +60,10 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
             f"a KV cache of {memory.num_gpu_blocks} blocks; at most {MOST_BLOCKS} can be simulated"
         )
         raise InputError(Problem(what, path="engine"))
-    config = _config(scenario.engine, flags, memory.num_gpu_blocks)
+    config = replace(
+        _config(scenario.engine, flags, memory.num_gpu_blocks),
+        async_scheduling=_schedules_ahead(scenario),
+    )
     return ResolvedVariant(
         name=name,
         scenario=scenario,
@@ -62,7 +73,7 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         memory=memory,
         cost=_at("model", lambda: _step_cost(scenario, model, gpu, config)),
         price=price,
-        notes=tuple(notes_on(scenario, gpu, memory, price)),
+        notes=tuple(notes_on(scenario, config, gpu, memory, price)),
     )
 
 
@@ -186,6 +197,14 @@ def _config(engine: Engine, flags: MemoryFlags, num_gpu_blocks: int) -> EngineCo
         long_prefill_token_threshold_adaptive=engine.long_prefill_token_threshold_adaptive,
         prefill_schedule_interval=engine.prefill_schedule_interval,
     )
+
+
+def _schedules_ahead(scenario: Scenario) -> bool:
+    """Return whether scheduling is asynchronous: vLLM's default, but V0 could not."""
+    if scenario.engine.async_scheduling is not None:
+        return scenario.engine.async_scheduling
+    law = scenario.cost
+    return not (isinstance(law, KernelStepCost) and isinstance(law.overhead, Synchronous))
 
 
 def _step_cost(

@@ -181,7 +181,7 @@ def test_a_small_effect_is_noted(flags):
     "flags",
     [
         "-pp 1 -dp 1 --swap-space 0 --cpu-offload-gb 0.0 --no-enable-lora",
-        "--no-async-scheduling --speculative-config None --limit-mm-per-prompt {}",
+        "--speculative-config None --limit-mm-per-prompt {}",
         "--task generate --runner auto --load-format safetensors --nnodes 1",
     ],
 )
@@ -203,7 +203,6 @@ def test_a_feature_that_is_off_is_no_problem(flags):
         ("--lora-modules a=b c=d", "enable_lora"),
         ('--kv-transfer-config {"kv_connector":"NixlConnector"}', "kv_transfer_config"),
         ("--swap-space 4", "swap_space"),
-        ("--async-scheduling", "async_scheduling"),
     ],
 )
 def test_what_is_not_modeled_is_refused_in_the_words_of_a_scenario(flags, setting):

@@ -209,9 +209,9 @@ def test_saying_that_such_a_feature_is_off_changes_nothing(write, name):
 
 
 def test_what_is_not_modeled_is_refused_in_variants_too(write):
-    more = "variants:\n  ahead:\n    engine:\n      async_scheduling: true\n"
+    more = "variants:\n  ahead:\n    engine:\n      enable_lora: true\n"
     line, path, message = only_problem(write(more))
-    assert (line, path) == (10, "variants.ahead.engine.async_scheduling")
+    assert (line, path) == (10, "variants.ahead.engine.enable_lora")
     assert "not modeled" in message
 
 
