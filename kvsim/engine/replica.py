@@ -5,8 +5,7 @@ is computed (R40 to R42 of `docs/vllm-rules.md`). What a step computes counts as
 as it is scheduled; its tokens come when it ends.
 """
 
-from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
 from simpy import Event
@@ -43,15 +42,23 @@ class Home(Protocol):
 
 
 class Batch:
-    """A step in flight, and the requests for which its end means more than one token more."""
+    """A step in flight, and the requests for which its end means more than one token more.
 
-    __slots__ = ("end_ns", "parted", "prompts", "step")
+    It is used again for a later step, so that a step makes no object.
+    """
 
-    def __init__(self, step: int, end_ns: int) -> None:
-        self.step = step
-        self.end_ns = end_ns
-        self.prompts: list[tuple[Request, int]] = []  # it completes them; their known tokens
-        self.parted: list[Request] = []  # have stopped decoding, and still get its token (R42)
+    __slots__ = ("end_ns", "matters", "parted", "prompts", "step")
+
+    def __init__(self) -> None:
+        self.step = -1
+        self.end_ns = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the requests of the step that ends now."""
+        self.matters = False  # its end means more to anybody
+        self.prompts: Sequence[tuple[Request, int]] = ()  # it completes them; their known tokens
+        self.parted: Sequence[Request] = ()  # have stopped decoding, and still get its token (R42)
 
 
 class Replica:
@@ -88,6 +95,7 @@ class Replica:
         self.scheduler = scheduler
         self.allocator = scheduler.allocator
         self.step = 0  # to be scheduled next
+        self._oldest_step = 0  # of those in flight; `step` if there are none
         self.held_tokens = 0  # KV slots that hold tokens
         self.inside_tokens = 0  # KV slots owned that no token will ever fill
         self._clock = clock
@@ -96,8 +104,8 @@ class Replica:
         self._add_step, self._pack_step = recorder.appender("steps"), recorder.packer("steps")
         self._answers_tokens = answers_tokens
         self._home = home
-        self._flight: deque[Batch] = deque()
         self._most_in_flight = scheduler.steps_in_flight
+        self._batches = [Batch() for _ in range(self._most_in_flight)]  # step k has place k % most
         self._free_at_ns = 0  # when the last step in flight ends
         # Which step is the last of each decoding request, by its number, and the other way round.
         self._last_steps: dict[int, int] = {}
@@ -126,52 +134,56 @@ class Replica:
         generated_tokens = request.generated_tokens
         if not request.decoding:
             return generated_tokens - request.awaiting
-        step = self._flight[0].step if self._flight else self.step
-        decoded_tokens = request.computed_before(step) - request.prompt_tokens + 1
+        decoded_tokens = request.computed_before(self._oldest_step) - request.prompt_tokens + 1
         return max(generated_tokens - 1, decoded_tokens)  # its prompt may be in flight as well
 
     def abort(self, request: Request) -> None:
         """Drop a request: at once if it waits, else when the next step has ended."""
         if request.rank >= 0:
             self._aborted.append(request)
+            self._batch(self._oldest_step).matters = True
         else:
             self._drop(request)
 
     def _run(self) -> Generator[Event, Any, None]:
         scheduler, schedule, begin = self.scheduler, self.scheduler.schedule, self._begin
-        clock, flight, ending = self._clock, self._flight, self._ending
-        most_in_flight, set_alarm = self._most_in_flight, Alarm(clock).set
+        clock, batches, most_in_flight = self._clock, self._batches, self._most_in_flight
+        set_alarm, now_ns = Alarm(clock).set, 0
         while True:
-            if (scheduler.running or scheduler.waiting) and begin(schedule(self.step)):
-                if len(flight) < most_in_flight:
+            if (scheduler.running or scheduler.waiting) and begin(schedule(self.step), now_ns):
+                if self.step - self._oldest_step < most_in_flight:
                     continue
-            elif not flight:
+            elif self._oldest_step == self.step:
                 self._wakeup = clock.event()
                 yield self._wakeup
+                now_ns = clock.now
                 continue
-            batch = flight[0]
-            yield set_alarm(batch.end_ns - clock.now)
-            flight.popleft()
-            if batch.prompts or batch.parted or batch.step in ending or self._aborted:
+            batch = batches[self._oldest_step % most_in_flight]
+            yield set_alarm(batch.end_ns - now_ns)
+            now_ns = batch.end_ns
+            self._oldest_step += 1
+            if batch.matters:
                 self._complete(batch)
+
+    def _batch(self, step: int) -> Batch:
+        """Return a step in flight."""
+        return self._batches[step % self._most_in_flight]
 
     # A step begins
 
-    def _begin(self, plan: Plan) -> bool:
+    def _begin(self, plan: Plan, now_ns: int) -> bool:
         """Account for a scheduled step and record it; False if it computes nothing."""
-        if plan.preempted:
-            self._note_preempted(plan)
-        if plan.stalled:
-            for request in plan.stalled:
-                self._stop_decoding(request)
+        if plan.preempted or plan.stalled:
+            self._note_losers(plan)
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
-        step, flight, last_steps = self.step, self._flight, self._last_steps
+        step, ending, last_steps = self.step, self._ending, self._last_steps
         last_filled_step = step + self._growth_tokens - 1  # of the blocks taken in this step
         for request in plan.grown:
-            last_step = last_steps[request.number] + self._surplus_tokens(request)
+            last_step = last_steps[request.number]
             if last_step < last_filled_step:
-                self._own(request, last_filled_step - last_step)
+                unused_tokens = last_filled_step - last_step - self._surplus_tokens(request)
+                self._own(request, unused_tokens)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
         if not seqs:
@@ -181,9 +193,12 @@ class Replica:
         duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
         if plan.admitted:
             duration_ns += self._compact()
-        start_ns = max(self._clock.now, self._free_at_ns)
-        self._free_at_ns = start_ns + duration_ns
-        discarded_seqs = self._discarded_seqs() if flight else 0
+        # If the step before it is in flight, it starts when that one ends.
+        start_ns = now_ns if now_ns > self._free_at_ns else self._free_at_ns
+        batch = self._batches[step % self._most_in_flight]
+        batch.step = step
+        batch.end_ns = self._free_at_ns = start_ns + duration_ns
+        discarded_seqs = self._discarded_seqs() if step - 1 in ending else 0
         self.held_tokens += tokens
         scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
         held = self.held_tokens - allocator.shared_tokens
@@ -215,39 +230,40 @@ class Replica:
                 allocator.free_tokens - reusable,
             )
         )
-        batch = Batch(step, self._free_at_ns)
         if plan.chunks:
             self._advance_chunks(plan, batch)
-        if step in self._ending:
+        if step in ending:
+            batch.matters = True
             self._rest_ended()
-        flight.append(batch)
         self.step = step + 1
         return True
 
     def _discarded_seqs(self) -> int:
         """Return how many sequences decode once more, since nobody knows yet that they end."""
-        return sum(request.decoding for request in self._ending.get(self.step - 1, ()))
+        return sum(request.decoding for request in self._ending[self.step - 1])
 
     def _require_flight(self) -> None:
         """Require that something will change, since nothing can be scheduled now.
 
         A step ends, or, with a common queue, another replica gets the token that its head awaits.
         """
-        if not self._flight and not (
-            self.scheduler.waiting and self.scheduler.waiting.head.awaiting
-        ):
+        waiting = self.scheduler.waiting
+        if self._oldest_step == self.step and not (waiting and waiting.head.awaiting):
             raise BrokenLawError("a replica with work makes progress")
 
     def _advance_chunks(self, plan: Plan, batch: Batch) -> None:
         """Advance the prompts; those that are complete decode from the next step on."""
+        prompts = []
         for request in plan.chunks:
             request.computed_tokens += request.chunk_tokens
             if request.computed_tokens == request.known_tokens:
-                batch.prompts.append((request, request.known_tokens))
+                prompts.append((request, request.known_tokens))
                 request.generated_tokens += 1
                 self.scheduler.decode(request, self.step + 1)
                 answer_tokens = self._answers_tokens[request.number]
                 self._end_at(request, self.step + answer_tokens - request.generated_tokens)
+        if prompts:
+            batch.prompts, batch.matters = prompts, True
 
     def _rest_ended(self) -> None:
         """Let those rest whose last token is known to come with this step (R40).
@@ -299,6 +315,12 @@ class Replica:
                 request.admitted_ns = self._clock.now
                 request.cached_tokens = cached_tokens
 
+    def _note_losers(self, plan: Plan) -> None:
+        for request in plan.stalled:
+            self._stop_decoding(request)
+        if plan.preempted:
+            self._note_preempted(plan)
+
     def _note_preempted(self, plan: Plan) -> None:
         self._fruitless_steps = 0 if plan.decode_seqs else self._fruitless_steps + 1
         if self._fruitless_steps > MOST_FRUITLESS_STEPS:
@@ -313,8 +335,9 @@ class Replica:
         last_step = self._last_steps.pop(request.number, None)
         if last_step is None:
             return
-        if self._flight:
-            self._flight[-1].parted.append(request)
+        if self._oldest_step < self.step:
+            batch = self._batch(self.step - 1)
+            batch.parted, batch.matters = [*batch.parted, request], True
             request.awaiting = True
         else:
             request.last_token_ns = self._clock.now
@@ -356,6 +379,7 @@ class Replica:
                 if request.rank >= 0:  # else the step that ended now has completed it
                     self._drop(request)
             self._aborted.clear()
+        batch.forget()
 
     def _note_token(self, request: Request, known_tokens: int, step: int) -> None:
         """Note the token that follows a prompt which was computed for the first time or again."""
@@ -395,13 +419,13 @@ class Replica:
         """End a request whose client is gone; its token in flight comes for nobody."""
         delivered_tokens = self.delivered_tokens(request)
         decoded = True
-        for batch in self._flight:
+        steps = range(self._oldest_step, self.step)  # in flight
+        for batch in map(self._batch, steps):
             if any(each is request for each, _ in batch.prompts):
                 decoded = False
                 batch.prompts = [entry for entry in batch.prompts if entry[0] is not request]
-            if request in batch.parted:
-                batch.parted.remove(request)
-        for step in {self._last_steps.pop(request.number, -1), *(b.step for b in self._flight)}:
+            batch.parted = [each for each in batch.parted if each is not request]
+        for step in {self._last_steps.pop(request.number, -1), *steps}:
             if request in self._ending.get(step, ()):
                 self._ending[step].remove(request)
         self._part(request)
