@@ -293,12 +293,14 @@ def random_clients(seed):
     )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(80))
 def test_whatever_clients_do_they_keep_their_rules(seed):
     """Every arrival has a cause in the table, and every deadline is kept; the laws hold too."""
     table = random_clients(seed)
     routing = SharedQueue() if seed % 3 == 0 else None
-    config = replace(SMALL, enable_prefix_caching=bool(seed % 2))
+    config = replace(
+        SMALL, enable_prefix_caching=bool(seed % 2), async_scheduling=bool(seed % 4 > 1)
+    )
     rows = by_number(
         run(table, config, LinearCost(7, 1, 1), replicas=1 + seed % 2, routing=routing)
     )
@@ -333,12 +335,15 @@ def test_whatever_clients_do_they_keep_their_rules(seed):
             assert row["arrival_ns"] >= start if gated else row["arrival_ns"] == start
 
 
-def test_who_gives_up_leaves_no_block_behind():
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_who_gives_up_leaves_no_block_behind(async_scheduling):
     """The laws check that all slots come back; here most requests give up in every state."""
     rng = np.random.default_rng(5)
     rows = [(int(t), 60, 30, 0) for t in np.sort(rng.integers(0, 1_000_000, 300))]
     waits = np.full((300, 2), 4_000, dtype=np.int64)
-    trace = run(impatient(rows, 14_000, retry_delays_ns=waits), SMALL, LinearCost(7, 1, 1))
+    table = impatient(rows, 14_000, retry_delays_ns=waits)
+    config = replace(SMALL, async_scheduling=async_scheduling)
+    trace = run(table, config, LinearCost(7, 1, 1))
     outcomes = np.bincount(trace.tables["requests"]["outcome"], minlength=4)
     assert outcomes[TIMED_OUT] > 300 > outcomes[FINISHED] > 50
     assert trace.tables["requests"]["preemptions"].sum() > 0
