@@ -100,6 +100,7 @@ class ReferenceEngine:
         self.next_prefill = 0  # step before which prefill work is held back
         self.left_waiting = False
         self.stalls = 0
+        self.ended_waiting = 0  # whose last token was in flight when they were preempted
         self.withdrawn = 0  # victims that had been scheduled in the same step
 
     def run(self, jobs: list[Job]) -> list[Step]:
@@ -246,6 +247,7 @@ class ReferenceEngine:
                     self.running.remove(job)
             elif job.done:
                 self.waiting.remove(job)
+                self.ended_waiting += 1
 
     def _execute(
         self, now: int, plan: list[tuple[Job, int]], preempted: list[Job], lacks: str

@@ -87,7 +87,21 @@ def random_scenario(seed):
         enable_prefix_caching=isinstance(layout, Paged) and bool(rng.random() < 0.5),
         async_scheduling=bool(rng.random() < 0.5),
     )
+    if seed % 7 == 0 and seed % 5:
+        config = crowded(config)
     return replace(requests, group=groups, priority=priorities), config, cost, layout
+
+
+def crowded(config):
+    """Return the settings changed so that many are preempted, some with their last token."""
+    return replace(
+        config,
+        num_gpu_blocks=-(-config.max_model_len // config.block_size) + 2,
+        scheduler_reserve_full_isl=False,
+        scheduling_policy="fcfs",
+        async_scheduling=True,
+        enable_prefix_caching=False,
+    )
 
 
 def starving(config, rng):
@@ -193,7 +207,7 @@ def compare(seed):
 def test_the_scenarios_cover_what_can_go_wrong():
     seen = dict.fromkeys(EVENT_KINDS, 0)
     lacks = set()
-    withdrawn = stalls = 0
+    withdrawn = stalls = ended_waiting = discarded = cached = 0
     for seed in range(SCENARIOS):
         requests, config, cost, layout = random_scenario(seed)
         trace = run(requests, config, cost, layout)
@@ -202,8 +216,14 @@ def test_the_scenarios_cover_what_can_go_wrong():
         plain = reference(requests, config, cost, layout)[2]
         withdrawn += plain.withdrawn
         stalls += plain.stalls
+        ended_waiting += plain.ended_waiting
+        discarded += int(trace.tables["steps"]["discarded_seqs"].sum())
+        cached += int(trace.tables["requests"]["cached_tokens"].sum())
         lacks |= set(trace.tables["steps"]["head_lacks"].tolist())
     assert all(seen[kind] >= 20 for kind in ("preempted", "resumed", "rejected")), seen
     assert withdrawn >= 10
     assert stalls >= 20
+    assert ended_waiting >= 2
+    assert discarded >= 1000
+    assert cached >= 1000
     assert {HEAD_LACKS[code] for code in lacks} == set(HEAD_LACKS)
