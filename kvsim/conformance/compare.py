@@ -32,12 +32,12 @@ class Difference:
     request: int | None = None
 
     def __str__(self) -> str:
-        where = "in sum: "
+        where = ""
         if self.step is not None:
-            where = f"step {self.step} ({self.time_ms} ms): "
+            where = f"step {self.step} at {self.time_ms} ms, "
         elif self.request is not None:
-            where = f"outcome of request {self.request}: "
-        return f"{where}{self.field}: expected {self.expected}, found {self.found}"
+            where = f"outcome of request {self.request}, "
+        return f"{where}{self.field}: expected {_shown(self.expected)}, found {_shown(self.found)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +79,28 @@ def judge(recording: Recording) -> Verdict:
     except BrokenLawError as error:
         broken = Difference("law of the engine", "kept", f"broken: {error}")
         return Verdict(name, steps, 0, broken)
-    identical = sum(
-        all(found[field] == value for field, value in expected.items())
-        for expected, found in zip(recording.steps, replayed.steps, strict=False)
-    )
-    return Verdict(name, steps, identical, next(_differences(recording, replayed), None))
+    pairs = list(zip(_compared(recording), replayed.steps, strict=False))
+    identical = sum(not any(_unequal(expected, found)) for expected, found in pairs)
+    return Verdict(name, steps, identical, next(_differences(recording, replayed, pairs), None))
 
 
-def _differences(recording: Recording, replayed: Replayed) -> Iterator[Difference]:
-    steps = zip(recording.steps, replayed.steps, strict=False)
+def _compared(recording: Recording) -> list[Values]:
+    """Return the recorded steps, of which everything is compared, with one exception.
+
+    With mixed block sizes vLLM also counts keys of parts of blocks, which nothing ever finds (R35).
+    """
+    config = recording.config
+    sizes = {group[2] if len(group) > 2 else config.block_size for group in config.kv_groups}
+    left_out = {"cached_hashes"} if len(sizes) > 1 else set()
+    return [
+        {field: value for field, value in step.items() if field not in left_out}
+        for step in recording.steps
+    ]
+
+
+def _differences(
+    recording: Recording, replayed: Replayed, steps: list[tuple[Values, Values]]
+) -> Iterator[Difference]:
     for index, (expected, found) in enumerate(steps):
         for field, value, other in _unequal(expected, found):
             yield Difference(field, value, other, step=index, time_ms=expected["time_ms"])
@@ -109,17 +122,22 @@ def _unequal(expected: Values, found: Values) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _innermost(field: str, expected: Any, found: Any) -> tuple[str, Any, Any]:
-    """Narrow a difference down to the entry of a list or mapping that differs first."""
+    """Narrow a difference down to the entry of a list or mapping that differs first.
+
+    An entry of `scheduled` is shown whole: three numbers that tell only together what they mean.
+    """
+    if field.startswith("scheduled["):
+        return field, expected, found
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         for key in [*expected, *(key for key in found if key not in expected)]:
             if expected.get(key) != found.get(key):
                 return _innermost(f"{field}.{key}", expected.get(key), found.get(key))
-    if _is_list_of_entries(expected) or _is_list_of_entries(found):
-        for index, (value, other) in enumerate(zip_longest(expected or (), found or ())):
+    if isinstance(expected, list) and isinstance(found, list):
+        for index, (value, other) in enumerate(zip_longest(expected, found)):
             if value != other:
-                return f"{field}[{index}]", value, other
+                return _innermost(f"{field}[{index}]", value, other)
     return field, expected, found
 
 
-def _is_list_of_entries(value: Any) -> bool:
-    return isinstance(value, list)
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else str(value)
