@@ -14,7 +14,7 @@ from kvsim.workload.files import decompressed, told_by_name
 
 _MOST = 1 << 40  # of anything counted: more is a mistake, and no array holds it
 _LONGEST_PROMPT = 1 << 27
-_MOST_BLOCKS = 1 << 26
+_MOST_BLOCKS = 1 << 24
 _LATEST_MS = 1e12
 _LISTED = 20
 
@@ -195,6 +195,13 @@ def _recording(
     return Recording(name, run.config, handed_over, step_cost, steps, outcome, run.summary)
 
 
+def _check_times(step: dict[str, Any]) -> None:
+    for field in ("time_ms", *(field for field in ("start_ms", "end_ms") if field in step)):
+        ms = step[field]
+        if not (isinstance(ms, int | float) and 0 <= ms <= _LATEST_MS):
+            raise ValueError(f"{field} {ms!r} is no time")
+
+
 def _by_rank(request: RecordedRequest) -> tuple[float, str]:
     return request.rank
 
@@ -209,6 +216,7 @@ def _steps(run: _Run, numbers: set[int]) -> Iterator[dict[str, Any]]:
     for index, row in enumerate(run.steps):
         try:
             step = dict(zip(run.step_fields, row, strict=True))
+            _check_times(step)
             scheduled = []
             for entry in step["scheduled"]:
                 bare = isinstance(entry, int)

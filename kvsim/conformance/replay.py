@@ -61,7 +61,7 @@ def replay(recording: Recording) -> Replayed:
         InputError: The engine refuses the settings, as vLLM would.
         BrokenLawError: The engine contradicts itself.
     """
-    config = _engine_config(recording)
+    config = engine_config(recording)
     notes = Notes(recording)
     chunks: dict[str, list[NDArray[np.int64]]] = {name: [] for name in TABLES}
 
@@ -80,20 +80,21 @@ def replay(recording: Recording) -> Replayed:
         build_scheduler=build_scheduler,
         front_end=False,
     )
-    cluster = Cluster(_table(recording), fleet, lambda name, rows: chunks[name].append(rows))
+    cluster = Cluster(request_table(recording), fleet, lambda name, rows: chunks[name].append(rows))
     notes.now_ns = lambda: cluster.now_ns
     cluster.run()
     return _Told(recording, notes, _columns(chunks)).replayed()
 
 
-def _engine_config(recording: Recording) -> EngineConfig:
+def engine_config(recording: Recording) -> EngineConfig:
+    """Return the recorded settings; InputError if they contradict one another."""
     settings = dict(recording.config)
     policy = settings.pop("policy")
     known = [field.name for field in fields(EngineConfig) if field.name in settings]
     return EngineConfig(**{name: settings[name] for name in known}, scheduling_policy=policy)
 
 
-def _table(recording: Recording) -> RequestTable:
+def request_table(recording: Recording) -> RequestTable:
     """Return the requests as the engine takes them; they end by `max_tokens`."""
     requests = recording.requests
 

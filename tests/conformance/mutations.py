@@ -7,8 +7,6 @@ if that can be helped.
 from collections import OrderedDict, deque
 from types import SimpleNamespace
 
-from kvsim.engine import clients
-from kvsim.engine.allocators import Shortage, paged
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.clients import RequestReader

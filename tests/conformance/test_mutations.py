@@ -34,9 +34,7 @@ NOTICED_BY = {
     mutations.r13_the_tokens_of_a_victim_are_lost: "08_priority/budget_refund_2",
     mutations.r14_who_is_its_own_victim_stops_the_others: "08_priority/budget_refund_7_livelock",
     mutations.r15_a_preempted_request_forgets_its_answer: "13_edge_cases/preempt_nocache",
-    mutations.r16_the_watermark_holds_back_running_requests: (
-        "07_limits/watermark_0.1_small_pool"
-    ),
+    mutations.r16_the_watermark_holds_back_running_requests: ("07_limits/watermark_0.1_small_pool"),
     mutations.r17_only_the_first_chunk_has_to_fit: "02_preemption/nocache",
     mutations.r18_the_rest_of_other_prompts_is_held_back: "08_priority/budget_refund_2",
     mutations.r19_the_watermark_holds_for_an_idle_engine: "07_limits/watermark_0.1_idle_engine",
