@@ -167,7 +167,7 @@ def _document(path: Path) -> _Document:
         if len(found) > _LISTED:
             problems.append(Problem(f"{len(found) - _LISTED} more like these", str(path)))
         raise InputError(*problems) from error
-    except ValueError as error:  # no JSON, or no text
+    except (ValueError, RecursionError) as error:  # no JSON, no text, or nested too deeply
         raise InputError(Problem(f"is no recorded schedule: {error}", str(path))) from error
 
 
