@@ -48,6 +48,7 @@ REQUESTS = (
     Column("preemptions", "count", "How often it lost its KV cache"),
     Column("recomputed_tokens", "tokens", "Tokens computed again after preemptions"),
     Column("cached_tokens", "tokens", "Prompt tokens found in the prefix cache at admission"),
+    Column("resumed_cached_tokens", "tokens", "Tokens found there when it resumed, in sum"),
 )
 
 STEPS = (

@@ -10,7 +10,7 @@ from kvsim.engine.clock import Alarm, Clock
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan, Scheduler
-from kvsim.errors import BrokenLawError, InputError
+from kvsim.errors import InputError, require
 from kvsim.tables import EVENT_KINDS
 
 PREEMPTED = EVENT_KINDS.index("preempted")
@@ -39,8 +39,8 @@ class Home(Protocol):
 class Replica:
     """One engine: owns time and, as its model does, the true length of each answer.
 
-    A step that computes nothing would be an engine that waits for ever: it raises `BrokenLawError`,
-    since requests that can't ever fit are turned away before.
+    With requests that can never fit, which the front end turns away, nothing may be left to
+    schedule for ever (R32): the engine stalls.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Replica:
         self.step = 0
         self.held_tokens = 0  # KV slots that hold tokens
         self.inside_tokens = 0  # KV slots owned that no token will ever fill
+        self.may_stall = False  # else nothing to schedule raises `BrokenLawError`
         self._clock = clock
         self._cost = cost
         self._recorder = recorder
@@ -109,6 +110,8 @@ class Replica:
             self.scheduler.withdraw(request)
             request.computed_tokens = 0  # it holds none: they are among the lost ones
             self._home.finished(request)
+        if self.may_stall:
+            self.wake()
 
     def interrupt(self) -> None:
         """Bring the counters of running requests to what they were before the step in flight."""
@@ -124,10 +127,25 @@ class Replica:
                 self._wakeup = self._clock.event()
                 yield self._wakeup
             plan = schedule(self.step)
+            if not (plan.decode_seqs or plan.chunks or plan.preempted):
+                yield from self._stall()
+                continue
             yield set_alarm(self._begin(plan))
             if plan.chunks or self.step in ending:
                 self._complete(plan)
             self.step += 1
+
+    def _stall(self) -> Generator[Event, Any, None]:
+        """Wait for whatever may change that nothing can be scheduled; no step has begun.
+
+        That takes at least as long as an empty step.
+        """
+        require(self.may_stall, "a replica with work makes progress")
+        self._wakeup = woken = self._clock.event()
+        yield self._clock.timeout(self._cost.step_ns(0, 0, 0, 0, 0.0))
+        if not woken.triggered:
+            yield woken
+        self._drop_aborted()
 
     # A step begins
 
@@ -148,8 +166,6 @@ class Replica:
                 self._own(request, last_filled_step - last_step)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
-        if not seqs:
-            raise BrokenLawError("a replica with work makes progress")
         tokens = chunk_tokens + decode_seqs
         duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
         if plan.admitted:

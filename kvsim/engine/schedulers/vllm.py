@@ -41,6 +41,7 @@ class VllmScheduler:
         self._due: list[dict[int, Request]] = [{} for _ in range(max(1, self._growth_tokens))]
         self._next_rank = 0
         self._step_tokens, self._most_running = config.step_tokens, config.running_seqs
+        self._last_position = config.max_model_len - 1
         # Prefills are held back: what a request asks for may grow, and decodes can go short.
         self._paced = (
             config.long_prefill_token_threshold_adaptive or config.prefill_schedule_interval > 1
@@ -150,9 +151,14 @@ class VllmScheduler:
         budget_tokens = self._step_tokens - self.decode_seqs
         for request in self.prefilling:
             if request.rank > behind:
-                left_tokens = request.known_tokens - request.computed_tokens
+                left_tokens = self._left_tokens(request)
                 request.chunk_tokens = min(left_tokens, cap_tokens, budget_tokens)
             budget_tokens -= request.chunk_tokens
+
+    def _left_tokens(self, request: Request) -> int:
+        """Return what is left to compute of a running prompt, not beyond the context (R3)."""
+        left_tokens = min(request.known_tokens, self._last_position) - request.computed_tokens
+        return max(0, left_tokens)
 
     def _lacks_budget(self, step: int) -> bool:
         """Tell whether the requests ask for more than the budget, or did a step before."""
@@ -163,7 +169,7 @@ class VllmScheduler:
         if not self._throttled:
             cap_tokens = self._chunk_cap_tokens()
             for request in self.prefilling:
-                wanted_tokens += min(request.known_tokens - request.computed_tokens, cap_tokens)
+                wanted_tokens += min(self._left_tokens(request), cap_tokens)
         return wanted_tokens > self._step_tokens
 
     def _schedule_in_order(self, step: int, plan: Plan) -> None:
@@ -179,7 +185,7 @@ class VllmScheduler:
         for request in list(self.running.values()):
             if request.rank < 0:
                 continue
-            left_tokens = 1 if request.decoding else request.known_tokens - request.computed_tokens
+            left_tokens = 1 if request.decoding else self._left_tokens(request)
             if self._throttled and not (request.decoding or request.rank in self._stalled):
                 left_tokens = 0
             tokens = min(left_tokens, cap_tokens, budget_tokens)
