@@ -4,22 +4,25 @@ Covers the recorded runs with what this engine models: first come first served, 
 full attention.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.kv_groups import KVGroup
 from kvsim.errors import InputError
 from tests.engine.harness import request_table, run, segments_of
 from tests.engine.recordings import recorded_runs, steps_of
 
 MODELLED = {
     "async_scheduling": False,
-    "kv_groups": [["full"]],
 }
 # Requests that a front end refuses, or that block the queue for ever: kvsim turns them away.
 NEVER_SERVED = "09_never_fit"
+# With mixed block sizes vLLM also keeps a key for a part of a block, which nothing ever finds.
+OTHER_KEYS = {"11_sliding_window_hybrid/full32+swa16_cache_retention0"}
 
 
 def modelled_runs():
@@ -28,7 +31,7 @@ def modelled_runs():
         if all(config[key] == value for key, value in MODELLED.items()) and (
             not name.startswith(NEVER_SERVED) or name.endswith("length_cap_at_max_model_len")
         ):
-            yield pytest.param(recorded, document, id=name)
+            yield pytest.param(name, recorded, document, id=name)
 
 
 class RecordedClock:
@@ -47,9 +50,15 @@ def ns(milliseconds: float | None) -> int:
     return -1 if milliseconds is None else round(milliseconds * 1000) * 1000
 
 
+def kv_group(default_size, kind, window=None, block_size=None):
+    assert kind in ("full", "sliding")
+    return KVGroup(block_size or default_size, window or 0)
+
+
 def table_and_config(recorded, document):
     settings = recorded["config"]
     named = {key: settings[key] for key in EngineConfig.__dataclass_fields__ if key in settings}
+    named["kv_groups"] = tuple(kv_group(settings["block_size"], *g) for g in settings["kv_groups"])
     config = EngineConfig(**named, scheduling_policy=settings["policy"])
     rows = recorded.get("requests") or document["requests"]
     table = request_table(
@@ -60,8 +69,8 @@ def table_and_config(recorded, document):
     return replace(table, segments=segments, priority=priority), config
 
 
-@pytest.mark.parametrize(("recorded", "document"), list(modelled_runs()))
-def test_every_step_is_the_recorded_one(recorded, document):
+@pytest.mark.parametrize(("name", "recorded", "document"), list(modelled_runs()))
+def test_every_step_is_the_recorded_one(name, recorded, document):
     table, config = table_and_config(recorded, document)
     rows = recorded.get("requests") or document["requests"]
     expected = steps_of(recorded)
@@ -79,12 +88,13 @@ def test_every_step_is_the_recorded_one(recorded, document):
         assert steps["running_seqs"][index] == step["running"], index
         assert steps["waiting_seqs"][index] == step["waiting"], index
         free_tokens = steps["kv_free_tokens"][index] + steps["kv_reusable_tokens"][index]
-        assert free_tokens // config.block_size == step["free_blocks"], index
-        if config.enable_prefix_caching:
+        block_tokens = math.lcm(*(group.block_size for group in config.kv_groups))
+        assert free_tokens // block_tokens == step["free_blocks"], index
+        if config.enable_prefix_caching and name not in OTHER_KEYS:
             assert note.cached_keys == step["cached_hashes"], index
         if "block_tables" in step:
             tables = {
-                numbers[int(r)]: tuple(groups[0]) for r, groups in step["block_tables"].items()
+                numbers[int(r)]: tuple(map(tuple, groups)) for r, groups in step["block_tables"].items()
             }
             assert note.block_tables == tables, index
         if index:

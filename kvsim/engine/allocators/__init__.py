@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.kv_groups import KVGroup
 from kvsim.engine.request import RequestView
 from kvsim.policy import Policy
 
@@ -51,6 +52,9 @@ class PoolShape:
     # True answer length of a request; only for policies that are named an oracle.
     oracle_output_tokens: Callable[[RequestView], int] | None = None
     enable_prefix_caching: bool = False
+    kv_groups: tuple[KVGroup, ...] = ()  # empty: full attention in all layers
+    max_chunk_tokens: int = 0  # most tokens of one sequence in a step
+    prefix_cache_retention_interval: int | None = 0  # tokens; None: windows are kept everywhere
 
     @classmethod
     def of(
@@ -64,6 +68,9 @@ class PoolShape:
             watermark=config.watermark,
             oracle_output_tokens=oracle,
             enable_prefix_caching=config.enable_prefix_caching,
+            kv_groups=config.kv_groups,
+            max_chunk_tokens=config.max_num_batched_tokens,
+            prefix_cache_retention_interval=config.prefix_cache_retention_interval,
         )
 
 
@@ -82,15 +89,23 @@ class KVAllocator(Protocol):
     reusable_tokens: int  # those of them that hold a prefix that can be found
     shared_tokens: int  # slots that further sequences use too, counted once for each of them
     growth_tokens: int  # a sequence needs more room each time it has filled so many; 0: never
+    block_tokens: int  # the most that it fills with what it was given then
+    slots_per_token: int  # one, but where several KV groups keep each token
+    released_tokens: int  # slots of sequences that `release` took back, or that weren't needed
+    # `release` has work when so many tokens are computed, modulo growth_tokens; empty: never.
+    release_offsets: tuple[int, ...]
 
     def can_ever_fit(self, request: RequestView) -> bool:
         """Tell whether an empty pool could serve the request to its `max_tokens`."""
         ...
 
-    def shortage(self, request: RequestView, known_tokens: int, idle: bool) -> Shortage:
+    def shortage(
+        self, request: RequestView, known_tokens: int, idle: bool, at_once: bool = False
+    ) -> Shortage:
         """Tell whether room for all `known_tokens` of a waiting request could be had now.
 
-        Nothing changes. `idle`: nothing is running, so no watermark is kept back.
+        Nothing changes. `idle`: nothing is running, so no watermark is kept back. `at_once`: they
+        are computed in one step, so a sliding window takes nothing back in between.
         """
         ...
 
@@ -119,6 +134,10 @@ class KVAllocator(Protocol):
         block that is shared is copied first (copy-on-write), or written in place by its last
         owner.
         """
+        ...
+
+    def release(self, seq: int, computed_tokens: int) -> None:
+        """Take back slots that no token reads any more once so many are computed."""
         ...
 
     def fork(self, parent: int, child: int) -> None:

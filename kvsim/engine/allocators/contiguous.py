@@ -102,6 +102,10 @@ class _Reservation:
 class ContiguousPool:
     """Reservations in an address space; a sequence never grows beyond its own and never shares."""
 
+    slots_per_token = 1
+    released_tokens = block_tokens = 0
+    release_offsets: tuple[int, ...] = ()
+
     __slots__ = (
         "_compacts",
         "_largest_ever_tokens",
@@ -145,7 +149,9 @@ class ContiguousPool:
         """Tell whether the largest hole of the empty pool could take the reservation."""
         return self._reservation_tokens(request) <= self._largest_ever_tokens
 
-    def shortage(self, request: RequestView, known_tokens: int, idle: bool) -> Shortage:
+    def shortage(
+        self, request: RequestView, known_tokens: int, idle: bool, at_once: bool = False
+    ) -> Shortage:
         """Tell whether a hole can take the whole reservation, however many tokens are known.
 
         HOLE: the free slots would suffice in sum. No watermark is kept, since nothing grows.
@@ -187,6 +193,9 @@ class ContiguousPool:
             return False
         reservation.asked_tokens = asked
         return True
+
+    def release(self, seq: int, computed_tokens: int) -> None:
+        """Do nothing: a reservation is kept to the end."""
 
     def fork(self, parent: int, child: int) -> None:
         """Refuse: neighbors can't be shared; a child is allocated and computed by itself.
