@@ -94,7 +94,8 @@ def test_every_step_is_the_recorded_one(name, recorded, document):
             assert note.cached_keys == step["cached_hashes"], index
         if "block_tables" in step:
             tables = {
-                numbers[int(r)]: tuple(map(tuple, groups)) for r, groups in step["block_tables"].items()
+                numbers[int(r)]: tuple(map(tuple, groups))
+                for r, groups in step["block_tables"].items()
             }
             assert note.block_tables == tables, index
         if index:

@@ -123,9 +123,7 @@ class BlockPool:
         require(counted == self._owners, "reference counts differ from the tables")
         require(sum(counted.values()) - len(counted) == self.shared, "shared is miscounted")
         fates = sorted([*self.free_queue(), *counted])
-        require(
-            fates == list(range(1, len(fates) + 1)), "a block is lost, or both owned and free"
-        )
+        require(fates == list(range(1, len(fates) + 1)), "a block is lost, or both owned and free")
         found = sorted(
             (block, (group, key))
             for group, blocks_of in enumerate(self._blocks_of)

@@ -266,7 +266,7 @@ class HybridPool:
         last_tokens = request.prompt_tokens - 1
         goals_tokens = {last_tokens - last_tokens % self.block_tokens, own.full_hit_tokens}
         if interval:
-            until_tokens = (end + window_blocks) * size
+            until_tokens = (end + window_blocks) * size + self.block_tokens
             goals_tokens |= set(range(first * size // interval * interval, until_tokens, interval))
         kept: set[int] = set()
         for goal_tokens in goals_tokens:

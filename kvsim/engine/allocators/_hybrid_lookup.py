@@ -1,4 +1,4 @@
-"""What the prefix cache of several KV groups holds of a request: the longest prefix in all (R37)."""
+"""What several KV groups have cached of a request: the longest prefix found in all (R37)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -78,9 +78,7 @@ class Lookup:
         find = self._leading_window if group.window_tokens else self._leading_full
         return find(keys, group, members)
 
-    def _leading_full(
-        self, keys: list[int], group: KVGroup, members: list[int]
-    ) -> list[list[int]]:
+    def _leading_full(self, keys: list[int], group: KVGroup, members: list[int]) -> list[list[int]]:
         rows: list[list[int]] = []
         for key in keys:
             row = self._row(key, members)
@@ -110,8 +108,13 @@ class Lookup:
 
     def _row(self, key: int, members: list[int]) -> list[int] | None:
         """Return the block of each group with this key, None if one of them has none."""
-        row = [self._blocks.find(member, key) for member in members]
-        return None if None in row else row
+        row = []
+        for member in members:
+            block = self._blocks.find(member, key)
+            if block is None:
+                return None
+            row.append(block)
+        return row
 
     def _whole(self, rows: list[list[int]], group: KVGroup) -> list[list[int]]:
         tokens = len(rows) * group.block_size

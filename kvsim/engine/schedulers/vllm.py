@@ -132,13 +132,18 @@ class VllmScheduler:
             due.update(self._due[(step - computed_tokens) % growth_tokens])
         return due
 
+    def _slide(self, request: Request, step: int) -> None:
+        """Give back the blocks that the request's windows have passed (R35)."""
+        if self._slides:
+            self.allocator.release(request.number, request.computed_before(step))
+
     def _slide_and_grow(self, step: int, plan: Plan, needing: list[Request]) -> None:
-        """Grow where sliding windows give blocks back first, whatever comes of it (R35)."""
+        """Grow where sliding windows give blocks back first, even if that isn't enough."""
         grown = []
         for request in needing:
             if request.rank >= 0:
-                self.allocator.release(request.number, request.computed_before(step))
                 asked_tokens = self._asked_tokens(request, step)
+                self._slide(request, step)
                 while request.rank >= 0 and not self._has_room(request, asked_tokens):
                     self._preempt(step, plan, request)
                 if asked_tokens:
@@ -222,8 +227,7 @@ class VllmScheduler:
             if not tokens:
                 continue
             asked_tokens = self._asked_tokens(request, step)
-            if self._slides:
-                self.allocator.release(request.number, request.computed_before(step))
+            self._slide(request, step)
             while request.rank >= 0 and not self._has_room(request, asked_tokens):
                 budget_tokens += given.pop(self._preempt(step, plan, request), 0)
             if request.rank >= 0:
