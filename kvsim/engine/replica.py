@@ -206,9 +206,8 @@ class Replica:
         """Keep count of the slots that a request owns and will never fill."""
         # The last token of an answer never gets a slot (R10).
         final_tokens = request.prompt_tokens + self._answers_tokens[request.number] - 1
-        slots_tokens = self.allocator.slots_tokens(request.number)
-        unused_tokens = slots_tokens - final_tokens * self._slots_per_token
-        if unused_tokens > 0:
+        unused_tokens = self.allocator.unused_tokens(request.number, final_tokens)
+        if unused_tokens:
             self.inside_tokens += unused_tokens - self._unused_tokens.get(request.number, 0)
             self._unused_tokens[request.number] = unused_tokens
 

@@ -152,6 +152,10 @@ class KVAllocator(Protocol):
         """Return how many slots a sequence may fill without asking again."""
         ...
 
+    def unused_tokens(self, seq: int, final_tokens: int) -> int:
+        """Return how many of these stay empty if the sequence ends with so many tokens."""
+        ...
+
     def slot(self, seq: int, position: int) -> int:
         """Translate a token position to its physical slot; IndexError beyond the sequence."""
         ...

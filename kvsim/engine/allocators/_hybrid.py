@@ -198,6 +198,14 @@ class HybridPool:
         """Return the slots of a sequence's tables, those included that were taken back."""
         return sum(len(table) for table in self._sequences[seq].tables) * self.block_tokens
 
+    def unused_tokens(self, seq: int, final_tokens: int) -> int:
+        """Return the slots of a sequence's tables beyond its final length, in all groups."""
+        return sum(
+            max(0, len(table) * group.block_size - final_tokens)
+            * (self.block_tokens // group.block_size)
+            for group, table in zip(self._groups, self._sequences[seq].tables, strict=True)
+        )
+
     def slot(self, seq: int, position: int) -> int:
         """Translate a token position through the first group's block table."""
         size = self._groups[0].block_size

@@ -218,6 +218,10 @@ class ContiguousPool:
         """Return the size of the reservation, without what rounding added."""
         return self._reservations[seq].tokens
 
+    def unused_tokens(self, seq: int, final_tokens: int) -> int:
+        """Return what of the reservation lies beyond the sequence's final length."""
+        return max(0, self._reservations[seq].tokens - final_tokens)
+
     def slot(self, seq: int, position: int) -> int:
         """Translate a token position: the reservation's first slot plus the position."""
         reservation = self._reservations[seq]

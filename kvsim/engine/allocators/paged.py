@@ -161,6 +161,10 @@ class PagedPool:
         """Return the slots of a sequence's blocks."""
         return len(self._tables[seq]) * self._block_size
 
+    def unused_tokens(self, seq: int, final_tokens: int) -> int:
+        """Return the slots of a sequence's blocks beyond its final length."""
+        return max(0, len(self._tables[seq]) * self._block_size - final_tokens)
+
     def slot(self, seq: int, position: int) -> int:
         """Translate a token position through the block table."""
         index, offset = divmod(position, self._block_size)
