@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from kvsim.engine.kv_groups import KVGroup
 from kvsim.errors import InputError, Problem
+from kvsim.memory.kv_groups import KVGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from typing import Any
 
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import KVAllocator, PoolShape
+from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import RequestView
 from kvsim.gpu import GpuSpec, Price
-from kvsim.memory import MemoryBudget
+from kvsim.memory import MemoryBudget, slots_of
 from kvsim.model import ModelSpec
 from kvsim.scenario.schema import Scenario
 
@@ -47,6 +48,13 @@ class ResolvedVariant:
     def num_gpus(self) -> int:
         """GPUs of all replicas together."""
         return self.scenario.replicas * self.scenario.engine.tensor_parallel_size
+
+    @property
+    def kv_slot_bytes(self) -> int:
+        """Bytes of a KV slot on one GPU: of a token in all layers, or in those of a KV group."""
+        block_slots, token_slots = slots_of(self.memory.kv_layout.groups)
+        slots = 1 if isinstance(self.scenario.kv_cache, Paged) else token_slots
+        return self.memory.block_bytes * slots // block_slots
 
     def build_allocator(self, answer_tokens: Callable[[RequestView], int]) -> KVAllocator:
         """Return an empty KV cache of one replica; only an oracle's asks for `answer_tokens`."""

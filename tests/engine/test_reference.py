@@ -10,7 +10,7 @@ from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.kv_groups import KVGroup
+from kvsim.memory.kv_groups import KVGroup
 from kvsim.tables import EVENT_KINDS, HEAD_LACKS
 from tests.engine.harness import request_table, run
 from tests.engine.reference import Job, ReferenceEngine

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.kv_groups import KVGroup
 from kvsim.errors import InputError
+from kvsim.memory.kv_groups import KVGroup
 from tests.engine.harness import request_table, run, segments_of
 from tests.engine.recordings import recorded_runs, steps_of
 

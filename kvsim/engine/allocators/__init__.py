@@ -11,8 +11,8 @@ from enum import IntEnum
 from typing import Protocol
 
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.kv_groups import KVGroup
 from kvsim.engine.request import RequestView
+from kvsim.memory.kv_groups import KVGroup, slots_of
 from kvsim.policy import Policy
 
 
@@ -55,6 +55,14 @@ class PoolShape:
     kv_groups: tuple[KVGroup, ...] = ()  # empty: full attention in all layers
     max_chunk_tokens: int = 0  # most tokens of one sequence in a step
     prefix_cache_retention_interval: int | None = 0  # tokens; None: windows are kept everywhere
+
+    @property
+    def whole_context_tokens(self) -> int:
+        """Tokens that the memory holds if all layers keep all of them."""
+        if not self.kv_groups:
+            return self.num_gpu_blocks * self.block_size_tokens
+        block_slots, token_slots = slots_of(self.kv_groups)
+        return self.num_gpu_blocks * block_slots // token_slots
 
     @classmethod
     def of(

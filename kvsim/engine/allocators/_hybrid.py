@@ -15,6 +15,7 @@ from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.allocators._hybrid_lookup import Hits, Lookup
 from kvsim.engine.request import RequestView
 from kvsim.errors import require
+from kvsim.memory.kv_groups import slots_of
 
 
 @dataclass(slots=True)
@@ -62,11 +63,9 @@ class HybridPool:
 
     def __init__(self, shape: PoolShape) -> None:
         groups = self._groups = shape.kv_groups
-        sizes = [group.block_size for group in groups]
+        self.block_tokens, self.slots_per_token = slots_of(groups)
         windows_tokens = [group.window_tokens for group in groups if group.window_tokens]
-        self.growth_tokens = math.gcd(*sizes)
-        self.block_tokens = math.lcm(*sizes)
-        self.slots_per_token = sum(self.block_tokens // size for size in sizes)
+        self.growth_tokens = math.gcd(*(group.block_size for group in groups))
         self.release_offsets = tuple(
             sorted({(window - 1) % self.growth_tokens for window in windows_tokens})
         )
@@ -74,7 +73,7 @@ class HybridPool:
         self._num_blocks = shape.num_gpu_blocks - 1  # but for the null block (R11)
         self._watermark_blocks = int(shape.watermark * shape.num_gpu_blocks)
         self._most_blocks = [
-            group.most_blocks(shape.max_chunk_tokens, shape.max_model_len_tokens)
+            group.most_blocks(shape.max_model_len_tokens, shape.max_chunk_tokens)
             for group in groups
         ]
         self._retention_tokens = shape.prefix_cache_retention_interval

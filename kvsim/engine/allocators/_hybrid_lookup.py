@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvsim.engine.allocators._block_pool import NULL_BLOCK, BlockPool
-from kvsim.engine.kv_groups import KVGroup
 from kvsim.engine.request import RequestView
+from kvsim.memory.kv_groups import KVGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class Contiguous(Layout):
         Raises:
             ValueError: The reservation is an oracle's, but the shape has no oracle.
         """
-        capacity = shape.num_gpu_blocks * shape.block_size_tokens
+        capacity = shape.whole_context_tokens
         return ContiguousPool(
             capacity,
             self._reservation_tokens(shape),

@@ -12,8 +12,8 @@ from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import Paged, PagedPool
 from kvsim.engine.content import Paths
-from kvsim.engine.kv_groups import KVGroup
 from kvsim.engine.request import Request
+from kvsim.memory.kv_groups import KVGroup
 
 FULL, SLIDING = KVGroup(4), KVGroup(4, 10)
 MODELS = [
