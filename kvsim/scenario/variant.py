@@ -79,6 +79,7 @@ class ResolvedVariant:
         return {
             **asdict(flags),
             **asdict(self.engine),
+            "kv_groups": [asdict(group) for group in self.engine.kv_groups],
             "dtype": self.model.dtype,
             "kv_cache_dtype": self.model.kv_cache_dtype(flags.kv_cache_dtype),
         }
@@ -113,8 +114,8 @@ def _model_facts(model: ModelSpec) -> dict[str, Any]:
 
 
 def _memory_facts(memory: MemoryBudget) -> dict[str, Any]:
-    facts = {key: value for key, value in asdict(memory).items() if key != "flags"}
-    return facts | {"kv_cache_tokens": memory.kv_cache_tokens}
+    facts = {k: v for k, v in asdict(memory).items() if k not in {"flags", "kv_layout"}}
+    return facts | {"block_bytes": memory.block_bytes, "kv_cache_tokens": memory.kv_cache_tokens}
 
 
 def _digest(values: Mapping[str, Any]) -> str:
