@@ -89,8 +89,7 @@ def _compared(recording: Recording) -> list[Values]:
 
     With mixed block sizes vLLM also counts keys of parts of blocks, which nothing ever finds (R35).
     """
-    config = recording.config
-    sizes = {group[2] if len(group) > 2 else config.block_size for group in config.kv_groups}
+    sizes = {group.block_size for group in recording.config.groups}
     left_out = {"cached_hashes"} if len(sizes) > 1 else set()
     return [
         {field: value for field, value in step.items() if field not in left_out}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kvsim.conformance.recording import Recording
 from kvsim.engine.allocators import KVAllocator
+from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.config import EngineConfig
@@ -47,7 +48,7 @@ class Notes:
     now_ns: Callable[[], int]
 
     def __init__(self, recording: Recording) -> None:
-        self.block_size = recording.config.block_size
+        self.block_size = recording.config.pool_block_tokens
         self.with_tables = "block_tables" in recording.steps[0]
         self.with_queue = "free_queue" in recording.steps[0]
         self.keeps_empty_calls = not recording.config.async_scheduling
@@ -87,9 +88,9 @@ class ObservedScheduler(VllmScheduler):
         """Return what the recording tells of the pool."""
         pool, notes = self.allocator, self._notes
         queue: list[int] = []
-        if notes.with_queue and isinstance(pool, PagedPool):
+        if notes.with_queue and isinstance(pool, PagedPool | HybridPool):
             queue = list(pool.free_queue())
-        hashes = pool.cached_keys() if isinstance(pool, PrefixCachingPool) else 0
+        hashes = pool.cached_keys() if isinstance(pool, PrefixCachingPool | HybridPool) else 0
         return Pool(pool.free_tokens // notes.block_size, hashes, queue)
 
     def _noted(self, step: int, plan: Plan, before: Pool) -> Call:
@@ -113,8 +114,8 @@ class ObservedScheduler(VllmScheduler):
 
     def _block_tables(self) -> dict[int, list[list[int]]]:
         pool = self.allocator
-        assert isinstance(pool, PagedPool)
+        assert isinstance(pool, PagedPool | HybridPool)
         return {
-            request.number: [list(pool.block_table(request.number))]
+            request.number: list(map(list, pool.block_tables(request.number)))
             for request in self.running.values()
         }

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import lcm
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvsim.errors import InputError, Problem
+from kvsim.memory.kv_groups import KVGroup
 from kvsim.units import NS_PER_US
 from kvsim.workload.files import decompressed, told_by_name
 
@@ -80,6 +82,23 @@ class RecordedConfig(_Part):
     async_scheduling: bool = False
     kv_groups: list[list[str | int | None]] = [["full"]]
     prefix_cache_retention_interval: Count | None = 0
+
+    @property
+    def groups(self) -> tuple[KVGroup, ...]:
+        """The KV groups; `["full"]` or `["sliding", window]`, perhaps with a block size."""
+        return tuple(self._group(*group) for group in self.kv_groups)
+
+    @property
+    def pool_block_tokens(self) -> int:
+        """What a block of the pool counts for: a multiple of all groups' block sizes."""
+        return lcm(*(group.block_size for group in self.groups))
+
+    def _group(
+        self, kind: str | int | None, window: str | int | None = 0, size: str | int | None = None
+    ) -> KVGroup:
+        if kind not in {"full", "sliding"}:
+            raise ValueError(f"knows KV groups full and sliding, not {kind}")
+        return KVGroup(int(size or self.block_size), int(window or 0))
 
 
 class _Run(_Part):

@@ -46,8 +46,6 @@ def why_not_modeled(recording: Recording) -> str:
     known = {field.name for field in fields(EngineConfig)}
     if config.async_scheduling and "async_scheduling" not in known:
         return "asynchronous scheduling"
-    if config.kv_groups != [["full"]] and "kv_groups" not in known:
-        return f"KV groups {config.kv_groups}"
     if config.model_extra:
         return f"settings {', '.join(config.model_extra)}"
     unknown = [name for name in recording.steps[0] if name not in STEP_FIELDS]
@@ -90,6 +88,9 @@ def engine_config(recording: Recording) -> EngineConfig:
     """Return the recorded settings; InputError if they contradict one another."""
     settings = dict(recording.config)
     policy = settings.pop("policy")
+    windows = any(group.window_tokens for group in recording.config.groups)
+    several = len(recording.config.groups) > 1
+    settings["kv_groups"] = recording.config.groups if windows or several else ()
     known = [field.name for field in fields(EngineConfig) if field.name in settings]
     return EngineConfig(**{name: settings[name] for name in known}, scheduling_policy=policy)
 

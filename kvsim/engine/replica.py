@@ -70,7 +70,7 @@ class Replica:
         self.scheduler = scheduler
         self.allocator = scheduler.allocator
         self.step = 0
-        self.held_tokens = 0  # KV slots that hold tokens
+        self.held_tokens = 0  # tokens that are computed
         self.inside_tokens = 0  # KV slots owned that no token will ever fill
         self.may_stall = False  # else nothing to schedule raises `BrokenLawError`
         self._clock = clock
@@ -83,7 +83,8 @@ class Replica:
         self._last_steps: dict[int, int] = {}
         self._ending: dict[int, list[Request]] = {}
         self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
-        self._growth_tokens = self.allocator.growth_tokens
+        self._block_tokens = self.allocator.block_tokens
+        self._slots_per_token = self.allocator.slots_per_token
         self._copy_ns_per_token = copy_ns_per_token
         self._fruitless_steps = 0  # that preempted somebody, and no token came since
         self._aborted: list[Request] = []  # running, to be dropped after the step in flight
@@ -159,11 +160,10 @@ class Replica:
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
         last_steps = self._last_steps
-        last_filled_step = self.step + self._growth_tokens - 1  # of the blocks taken in this step
+        last_filled_step = self.step + self._block_tokens - 1  # of the blocks taken in this step
         for request in plan.grown:
-            last_step = last_steps[request.number]
-            if last_step < last_filled_step:
-                self._own(request, last_filled_step - last_step)
+            if last_steps[request.number] < last_filled_step:
+                self._own(request)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
         tokens = chunk_tokens + decode_seqs
@@ -172,7 +172,8 @@ class Replica:
             duration_ns += self._compact()
         self.held_tokens += tokens
         scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
-        held = self.held_tokens - allocator.shared_tokens
+        held = self.held_tokens * self._slots_per_token
+        held -= allocator.shared_tokens + allocator.released_tokens
         reusable = allocator.reusable_tokens
         self._add_step(
             self._pack_step(
@@ -214,14 +215,15 @@ class Replica:
             chunk_tokens += new
             kv_tokens += prefix + new
             pairs += new * prefix + new * (new + 1) // 2
-            # The last token of an answer never gets a slot (R10).
-            final_tokens = request.prompt_tokens + self._answers_tokens[request.number] - 1
-            self._own(request, self.allocator.slots_tokens(request.number) - final_tokens)
+            self._own(request)
         return chunks_ns, len(chunks), chunk_tokens, kv_tokens, pairs
 
-    def _own(self, request: Request, unused_tokens: int) -> None:
+    def _own(self, request: Request) -> None:
         """Keep count of the slots that a request owns and will never fill."""
-        if unused_tokens > 0:
+        # The last token of an answer never gets a slot (R10).
+        final_tokens = request.prompt_tokens + self._answers_tokens[request.number] - 1
+        unused_tokens = self.allocator.unused_tokens(request.number, final_tokens)
+        if unused_tokens:
             self.inside_tokens += unused_tokens - self._unused_tokens.get(request.number, 0)
             self._unused_tokens[request.number] = unused_tokens
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import PoolShape
+from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import Paged, PagedPool
 from kvsim.engine.cluster import Cluster, Fleet, RunTotals
@@ -27,7 +28,7 @@ class Note(NamedTuple):
     preempted: list[int]
     free_queue_before: tuple[int, ...]
     cached_keys: int
-    block_tables: dict[int, tuple[int, ...]]
+    block_tables: dict[int, tuple[tuple[int, ...], ...]]  # by group
 
 
 @dataclass
@@ -50,7 +51,8 @@ class SpyScheduler(VllmScheduler):
 
     def schedule(self, step: int) -> Plan:
         pool = self.allocator
-        before = pool.free_queue() if isinstance(pool, PagedPool) else ()
+        paged = isinstance(pool, PagedPool | HybridPool)
+        before = pool.free_queue() if paged else ()
         plan = super().schedule(step)
         scheduled = [
             (request.number, 1, step + request.offset)
@@ -60,12 +62,11 @@ class SpyScheduler(VllmScheduler):
             if request.decoding or request.chunk_tokens
         ]
         preempted = [request.number for request in plan.preempted]
-        caching = isinstance(pool, PrefixCachingPool)
-        keys = pool.cached_keys() if caching else 0
+        keys = pool.cached_keys() if isinstance(pool, PrefixCachingPool | HybridPool) else 0
         tables = {}
-        if isinstance(pool, PagedPool):
+        if paged:
             tables = {
-                request.number: pool.block_table(request.number)
+                request.number: pool.block_tables(request.number)
                 for request in self.running.values()
             }
         self._notes.append(Note(scheduled, preempted, before, keys, tables))
