@@ -128,24 +128,27 @@ class Replica:
                 self._wakeup = self._clock.event()
                 yield self._wakeup
             plan = schedule(self.step)
-            if not (plan.decode_seqs or plan.chunks or plan.preempted):
-                yield from self._stall()
+            if not (plan.decode_seqs or plan.chunks):
+                yield from self._stall(plan)
                 continue
             yield set_alarm(self._begin(plan))
             if plan.chunks or self.step in ending:
                 self._complete(plan)
             self.step += 1
 
-    def _stall(self) -> Generator[Event, Any, None]:
-        """Wait for whatever may change that nothing can be scheduled; no step has begun.
+    def _stall(self, plan: Plan) -> Generator[Event, Any, None]:
+        """Wait as long as an empty step takes, since nothing was scheduled; no step has begun.
 
-        That takes at least as long as an empty step.
+        If nobody was preempted either, wait for whatever may change that.
         """
         require(self.may_stall, "a replica with work makes progress")
+        if plan.preempted:
+            self._note_preempted(plan)
         self._wakeup = woken = self._clock.event()
         yield self._clock.timeout(self._cost.step_ns(0, 0, 0, 0, 0.0))
-        if not woken.triggered:
+        if not (plan.preempted or woken.triggered):
             yield woken
+        self._wakeup = None
         self._drop_aborted()
 
     # A step begins
