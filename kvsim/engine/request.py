@@ -63,6 +63,8 @@ class Request:
         "awaiting",
         "bundle",
         "cached_tokens",
+        "chunk_start_tokens",
+        "chunk_step",
         "chunk_tokens",
         "computed_tokens",
         "content",
@@ -115,6 +117,8 @@ class Request:
         self.known_tokens = prompt_tokens  # to be computed before the next token can be sampled
         self.computed_tokens = 0
         self.chunk_tokens = 0  # share of the step being scheduled, while it prefills
+        self.chunk_step = -1  # the last step that computed a part of its prompt
+        self.chunk_start_tokens = 0  # computed before that part
         self.decoding = False
         self.offset = 0
         self.awaiting = False  # it has stopped decoding, and its newest token is in flight
@@ -138,6 +142,17 @@ class Request:
     def computed_before(self, step: int) -> int:
         """Return how many of its tokens were computed before a step."""
         return step + self.offset if self.decoding else self.computed_tokens
+
+    def processed_before(self, step: int) -> int:
+        """Return how many of its tokens were computed before the last step ahead of `step`."""
+        if self.chunk_step == step - 1:
+            return self.chunk_start_tokens
+        return step - 1 + self.offset if self.decoding else self.computed_tokens
+
+    def compute_chunk(self, step: int) -> None:
+        """Count its share of a step as computed."""
+        self.chunk_step, self.chunk_start_tokens = step, self.computed_tokens
+        self.computed_tokens += self.chunk_tokens
 
     def start_decoding(self, step: int) -> None:
         """Begin to decode in `step`, with all known tokens computed and one more just sampled."""

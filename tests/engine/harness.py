@@ -8,6 +8,7 @@ import numpy as np
 
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import PoolShape
+from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import Paged, PagedPool
 from kvsim.engine.cluster import Cluster, Fleet, RunTotals
@@ -22,14 +23,14 @@ from kvsim.workload.requests import RequestTable, Segments
 
 class Note(NamedTuple):
     """What a scheduling call did: [(request, tokens, computed before)], preempted requests;
-    before it: time, free queue, distinct prefixes that can be found; after it: block tables."""
+    before it: time, free queue; after it: distinct prefixes that can be found, block tables."""
 
     time_ns: int
     scheduled: list[tuple[int, int, int]]
     preempted: list[int]
     free_queue_before: tuple[int, ...]
-    cached_keys_before: int
-    block_tables: dict[int, tuple[int, ...]]
+    cached_keys: int
+    block_tables: dict[int, tuple[tuple[int, ...], ...]]  # by group
 
 
 @dataclass
@@ -58,8 +59,8 @@ class SpyScheduler(VllmScheduler):
 
     def schedule(self, step: int) -> Plan:
         pool = self.allocator
-        before = pool.free_queue() if isinstance(pool, PagedPool) else ()
-        keys = pool.cached_keys() if isinstance(pool, PrefixCachingPool) else 0
+        paged = isinstance(pool, PagedPool | HybridPool)
+        before = pool.free_queue() if paged else ()
         plan = super().schedule(step)
         scheduled = [
             (request.number, 1, step + request.offset)
@@ -69,10 +70,11 @@ class SpyScheduler(VllmScheduler):
             if request.decoding or request.chunk_tokens
         ]
         preempted = [request.number for request in plan.preempted]
+        keys = pool.cached_keys() if isinstance(pool, PrefixCachingPool | HybridPool) else 0
         tables = {}
-        if isinstance(pool, PagedPool):
+        if paged:
             tables = {
-                request.number: pool.block_table(request.number)
+                request.number: pool.block_tables(request.number)
                 for request in self.running.values()
             }
         self._notes.append(Note(self._now(), scheduled, preempted, before, keys, tables))

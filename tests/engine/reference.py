@@ -5,10 +5,12 @@ timestamps and decisions, bit for bit. Pools are the production allocators,
 asked for exactly the tokens of each step.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import KVAllocator, Shortage
+from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.content import Content
 
@@ -25,6 +27,8 @@ class Job:
     priority: int = 0
     computed: int = 0
     slots: int = 0  # asked of the allocator so far
+    slid: int = 0  # tokens that were processed when its windows last gave blocks back
+    passed: list[int] = field(default_factory=list)  # null blocks at admission, by group
     token_times_ns: list[int] = field(default_factory=list)
     admitted_ns: int = -1
     preemptions: int = 0
@@ -158,6 +162,8 @@ class ReferenceEngine:
             tokens = min(job.known + job.in_flight - job.computed, cap, self._left(plan))
             if job in preempted or tokens == 0 or (throttled and not job.in_decode) or job.rests:
                 continue
+            job.slid = job.computed - self._in_flight(job)
+            self.pool.release(job.number, job.slid)
             while not self._room(job, job.computed + tokens):
                 victim = self._victim()
                 self.running.remove(victim)
@@ -184,13 +190,16 @@ class ReferenceEngine:
             tokens = min(tokens, budget)
             if tokens == 0 or (throttled and job.known - cached > 1):
                 return "token_budget"
-            need = job.known if config.scheduler_reserve_full_isl else cached + tokens
-            shortage = self.pool.shortage(job, need, idle=not self.running)
+            idle = not self.running
+            shortage = self.pool.shortage(job, cached + tokens, idle, at_once=True)
+            if config.scheduler_reserve_full_isl:
+                shortage = self.pool.shortage(job, job.known, idle) or shortage
             if shortage:
                 return WAITING_FOR[shortage]
             self.waiting.pop(0)
             assert self.pool.allocate(job, job.number, cached + tokens)
             self._publish(job, cached + tokens)
+            self._note_passed(job)
             job.slots, job.computed, job.target = cached + tokens, cached, job.known
             job.recomputed += max(0, job.lost - cached)
             job.lost = 0
@@ -199,6 +208,21 @@ class ReferenceEngine:
             self.running.append(job)
             plan[job.number] = job, tokens
         return "nothing"
+
+    def _note_passed(self, job: Job) -> None:
+        """Note the blocks of windows that were found, but aren't needed."""
+        job.passed = []
+        if isinstance(self.pool, HybridPool):
+            job.passed = [table.count(0) for table in self.pool.block_tables(job.number)]
+
+    def _in_flight(self, job: Job) -> int:
+        """The tokens of a job that steps in flight compute."""
+        return sum(
+            tokens
+            for step in self.flight
+            for number, tokens, _ in step.scheduled
+            if number == job.number
+        )
 
     def _victim(self) -> Job:
         if self.config.scheduling_policy == "fcfs":
@@ -222,7 +246,7 @@ class ReferenceEngine:
         self.pool.free(job.number)
         job.preemptions += 1
         job.lost = job.computed
-        job.computed = job.slots = job.in_flight = 0
+        job.computed = job.slots = job.slid = job.in_flight = 0
         job.stalled = False
         self._wait(job, back=False)
 
@@ -286,6 +310,23 @@ class ReferenceEngine:
         self.flight.append(self.steps[-1])
         return True
 
+    def _owned(self, job: Job) -> tuple[int, int]:
+        """The slots of a job that hold tokens, and those that none will ever fill."""
+        final = job.prompt_tokens + job.answer_tokens - 1
+        if self.config.async_scheduling and job.answer_tokens < job.max_tokens:
+            final += 1
+        if not isinstance(self.pool, HybridPool):
+            return job.computed, max(0, self.pool.slots_tokens(job.number) - final)
+        held = inside = 0
+        largest = math.lcm(*(group.block_size for group in self.config.kv_groups))
+        for group, at_first in zip(self.config.kv_groups, job.passed, strict=True):
+            size, window = group.block_size, group.window_tokens
+            slots = largest // size  # of a token
+            passed = max(at_first, max(0, job.slid + 1 - window) // size if window else 0)
+            held += (job.computed - passed * size) * slots
+            inside += max(0, math.ceil(job.slots / size) * size - final) * slots
+        return held, inside
+
     def _record(
         self,
         now: int,
@@ -298,12 +339,7 @@ class ReferenceEngine:
         decode_kv_tokens: int,
     ) -> None:
         pool = self.pool
-        inside = 0
-        for job in self.running:
-            final = job.prompt_tokens + job.answer_tokens - 1
-            if self.config.async_scheduling and job.answer_tokens < job.max_tokens:
-                final += 1
-            inside += max(0, pool.slots_tokens(job.number) - final)
+        held, inside = map(sum, zip((0, 0), *map(self._owned, self.running), strict=True))
         self.steps.append(
             Step(
                 now,
@@ -313,7 +349,7 @@ class ReferenceEngine:
                 len(self.running),
                 len(self.waiting),
                 lacks,
-                sum(job.computed for job in self.running) - pool.shared_tokens,
+                held - pool.shared_tokens,
                 inside,
                 chunks,
                 (decode_seqs, decode_kv_tokens),

@@ -5,16 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.replica import Replica
 from kvsim.engine.routers.shared_queue import SharedQueue
 from kvsim.engine.schedulers.vllm import VllmScheduler
 from kvsim.errors import BrokenLawError
 from kvsim.tables import EVENT_KINDS, OUTCOMES
 from tests.engine.harness import LinearCost, request_table, run
-from tests.engine.test_vllm_recordings import modelled_runs
-from tests.engine.test_vllm_recordings import test_every_step_is_the_recorded_one as replay
 
 AHEAD = EngineConfig(
     max_num_seqs=4,
@@ -119,52 +115,3 @@ def test_an_engine_that_forgets_whose_last_token_is_in_flight_breaks_a_law(monke
     monkeypatch.setattr(VllmScheduler, "rest", lambda *_: None)
     with pytest.raises(BrokenLawError):
         steps_of([(0, 8, 3, 3), (0, 8, 30, 30)])
-
-
-# Each rule, broken on purpose, is noticed by a recorded run
-
-
-def broken_run(name):
-    found = {each.id: each.values for each in modelled_runs()}
-    with pytest.raises((AssertionError, BrokenLawError)):
-        replay(*found[name])
-
-
-def test_r40_who_rests_goes_on(monkeypatch):
-    monkeypatch.setattr(Replica, "_rest_ended", lambda replica: None)
-    broken_run("09_never_fit/length_cap_at_max_model_len_async")
-
-
-def test_r41_a_block_is_findable_before_its_last_token_is_known(monkeypatch):
-    begin = VllmScheduler.__init__
-
-    def begin_synchronous(scheduler, *arguments):
-        begin(scheduler, *arguments)
-        scheduler._known_new_tokens = 1
-
-    monkeypatch.setattr(VllmScheduler, "__init__", begin_synchronous)
-    broken_run("13_edge_cases/preempt_cache_async")
-
-
-def test_r41_the_last_block_is_not_findable_when_the_last_token_comes(monkeypatch):
-    finish = Replica._finish
-
-    def finish_unpublished(replica, request):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PrefixCachingPool, "publish", lambda *_: None)
-            finish(replica, request)
-
-    monkeypatch.setattr(Replica, "_finish", finish_unpublished)
-    broken_run("04_prefix_caching/heavy_pressure_async")
-
-
-def test_r42_who_is_preempted_loses_its_token(monkeypatch):
-    stop = Replica._stop_decoding
-
-    def stop_without_token(replica, request):
-        stop(replica, request)
-        request.generated_tokens -= request.awaiting
-        request.known_tokens -= request.awaiting
-
-    monkeypatch.setattr(Replica, "_stop_decoding", stop_without_token)
-    broken_run("02_preemption/cache_async")

