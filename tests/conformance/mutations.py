@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-
 from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import PagedPool
