@@ -31,6 +31,7 @@ prove: $(VENV)/.test ## run the long proofs
 
 bench: $(VENV)/.run ## measure speed, beside the recorded figures
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/traces.py 1000000
 
 report: $(VENV)/.run ## rebuild the committed example under reports/example
 	$(BIN)/kvsim run $(EXAMPLE) --out reports/example

@@ -197,7 +197,7 @@ def _context(
         horizon_ns=requests.horizon_ns,
         end_ns=None if end_s is None else seconds_to_ns(end_s),
         kv_capacity_tokens=simulated.kv_capacity_tokens,
-        kv_bytes_per_token=variant.memory.kv_bytes_per_token,
+        kv_bytes_per_token=variant.kv_slot_bytes,
         max_num_seqs=variant.engine.max_num_seqs,
         replicas=scenario.replicas,
         num_gpus=variant.num_gpus,

@@ -48,6 +48,7 @@ REQUESTS = (
     Column("preemptions", "count", "How often it lost its KV cache"),
     Column("recomputed_tokens", "tokens", "Tokens computed again after preemptions"),
     Column("cached_tokens", "tokens", "Prompt tokens found in the prefix cache at admission"),
+    Column("resumed_cached_tokens", "tokens", "Tokens found there when it resumed, in sum"),
 )
 
 STEPS = (
@@ -67,7 +68,12 @@ STEPS = (
     Column("waiting_seqs", "seqs", "Requests waiting, after scheduling"),
     Column("preempted_seqs", "seqs", "Sequences preempted by this scheduling call"),
     Column("head_lacks", "code", "What the head of the queue lacked after scheduling", HEAD_LACKS),
-    Column("kv_held_tokens", "tokens", "KV slots that hold tokens, those of this step included"),
+    Column(
+        "kv_held_tokens",
+        "tokens",
+        "KV slots that hold tokens, those of this step included; with sliding windows a token has "
+        "one in each KV group, until the window has passed it",
+    ),
     Column("kv_to_come_tokens", "tokens", "Slots taken for tokens that will still come"),
     Column("kv_inside_tokens", "tokens", "Slots taken that no token will ever fill"),
     Column("kv_rounding_tokens", "tokens", "Slots lost to rounding up (buddy chunks)"),

@@ -23,6 +23,7 @@ from kvsim.memory import (
     MemoryBudget,
     MemoryFlags,
     at_auto_dtype,
+    kv_layout,
     memory_budget,
     parse_startup_line,
     refuse_several_kv_sizes,
@@ -395,7 +396,7 @@ def test_defaults_depend_on_the_gpu(gpu: str, tokens: int, seqs: int) -> None:
     ],
 )
 def test_startup_lines_are_read(text: str, blocks: int) -> None:
-    assert parse_startup_line(text, flags_for(), 131072) == blocks
+    assert parse_startup_line(text, kv_layout(LLAMA, flags_for())) == blocks
 
 
 @pytest.mark.parametrize(
@@ -404,14 +405,14 @@ def test_startup_lines_are_read(text: str, blocks: int) -> None:
 )  # fmt: skip
 def test_other_lines_are_refused_with_examples(text: str) -> None:
     with pytest.raises(InputError, match="expected a line like 'GPU KV cache size"):
-        parse_startup_line(text, flags_for(), 131072)
+        parse_startup_line(text, kv_layout(LLAMA, flags_for()))
 
 
 def test_lines_written_are_read_back() -> None:
     budget = memory_budget(LLAMA, H100, flags_for())
     lines = startup_lines(budget)
-    assert parse_startup_line(lines[2], budget.flags, 131072) == budget.num_gpu_blocks
-    rounded = parse_startup_line(lines[1], budget.flags, 131072)
+    assert parse_startup_line(lines[2], budget.kv_layout) == budget.num_gpu_blocks
+    rounded = parse_startup_line(lines[1], budget.kv_layout)
     assert rounded == pytest.approx(budget.num_gpu_blocks, abs=0.005 * GIB / budget.block_bytes + 1)
     assert lines[3].startswith("Maximum concurrency for 8,192 tokens per request: ")
 

@@ -95,7 +95,7 @@ def test_the_targets_of_classes_are_told_with_their_names(folder):
     _, out, _ = kvsim_run(SCENARIO.replace("variants:\n", classes + "variants:\n"), "--no-report")
     (target,) = (line for line in out.splitlines() if line.startswith("chat: ttft_p99_s "))
     assert target.endswith(" met")
-    assert "\ncontiguous: Class chat. Meets its SLO: " in out
+    assert "\ncontiguous: Class chat meets its SLO: " in out
 
 
 def test_a_target_that_is_missed_many_times_over_says_how_many(folder):

@@ -1,7 +1,8 @@
 """The command line: which commands there are, and how a run ends when something goes wrong.
 
-Exit codes: 0 done (and the SLO is met, or there is none), 1 the SLO is missed, 2 the input or the
-machine does not allow it, 3 a defect of kvsim, 130 and 143 interrupted and terminated.
+Exit codes: 0 done (and the SLO is met, or there is none), 1 the SLO is missed or a replay differs,
+2 the input or the machine does not allow it, 3 a defect of kvsim, 130 and 143 interrupted and
+terminated.
 """
 
 import signal
@@ -12,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from kvsim.cli.catalog import catalog
+from kvsim.cli.conform import conform
 from kvsim.cli.init import init
 from kvsim.cli.memory import memory
 from kvsim.cli.run import run
@@ -33,6 +35,7 @@ app.command()(run)
 app.command()(init)
 app.command()(trace)
 app.command()(memory)
+app.command()(conform)
 app.command()(catalog)
 app.command()(schema)
 

@@ -41,6 +41,7 @@ def memory(
     from kvsim.gpu import load_gpu
     from kvsim.memory import (
         at_auto_dtype,
+        kv_layout,
         memory_budget,
         parse_startup_line,
         refuse_several_kv_sizes,
@@ -69,8 +70,7 @@ def memory(
     if kv_startup_line is not None:
         from dataclasses import replace
 
-        per_token = spec.kv_bytes_per_token(flags.tensor_parallel_size, flags.kv_cache_dtype)
-        blocks = parse_startup_line(kv_startup_line, flags, per_token)
+        blocks = parse_startup_line(kv_startup_line, kv_layout(spec, flags))
         flags = replace(flags, num_gpu_blocks_override=blocks)
     budget = memory_budget(spec, card, flags)
     if json:
@@ -140,6 +140,16 @@ def _rows(budget: "MemoryBudget") -> list[tuple[str, str, str]]:
     if budget.state_bytes_per_sequence:
         sizes.append(("  per sequence, any length", budget.state_bytes_per_sequence, ""))
     rows = [(label, format_bytes(size), note) for label, size, note in sizes]
-    rows.append(("  blocks", f"{budget.num_gpu_blocks:,}", f"of {flags.block_size} tokens"))
+    rows.append(("  blocks", f"{budget.num_gpu_blocks:,}", _block_note(budget)))
     rows.append(("  tokens", f"{budget.kv_cache_tokens:,}", ""))
     return rows
+
+
+def _block_note(budget: "MemoryBudget") -> str:
+    """Say how many tokens a block has, and how many groups of layers take from the blocks."""
+    groups = budget.kv_layout.groups
+    sizes = " or ".join(str(size) for size in sorted({group.block_size for group in groups}))
+    windows = sum(1 for group in groups if group.window_tokens)
+    if not windows:
+        return f"of {sizes} tokens"
+    return f"of {sizes} tokens; KV groups: {len(groups)}, with a window: {windows}"

@@ -58,10 +58,10 @@ class RequestReader:
         """Return the request of a row, and the true length of its answer.
 
         `max_tokens` is the client's limit, or what the context length leaves; the answer ends
-        there.
+        there. The length is looked at when a token has come, so one comes in any case (R34).
         """
         prompt_tokens, limit, group = self._prompt[row], self._limit[row], self._group[row]
-        room = self._max_model_len - prompt_tokens
+        room = max(1, self._max_model_len - prompt_tokens)
         max_tokens = room if limit == NO_LIMIT else min(limit, room)
         content = None
         if self._paths is not None:

@@ -37,7 +37,11 @@ BuildAllocator = Callable[[Callable[[RequestView], int]], KVAllocator]
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Equal replicas behind a router. `build_allocator` gets the oracle of true answer lengths."""
+    """Equal replicas behind a router.
+
+    `build_allocator` gets the oracle of true answer lengths. Without its `front_end` requests are
+    let in that can never be served (R31); they may block the queue for ever (R32 to R34).
+    """
 
     config: EngineConfig
     replicas: int
@@ -46,6 +50,7 @@ class Fleet:
     cost: StepCost
     copy_ns_per_token: float = 0.0
     build_scheduler: BuildScheduler = VllmScheduler
+    front_end: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,11 @@ class Cluster:
         ]
 
     @property
+    def now_ns(self) -> int:
+        """Simulated time."""
+        return self._clock.now
+
+    @property
     def kv_capacity_tokens(self) -> int:
         """KV slots of one replica."""
         return self._allocators[0].capacity_tokens
@@ -112,7 +122,7 @@ class Cluster:
         self._clock.run(until=until_ns)
         drained = not self._present
         law = "a run that is not cut leaves no request unfinished"
-        require(drained or until_ns is not None, law)
+        require(drained or until_ns is not None or not self._fleet.front_end, law)
         for request in list(self._present.values()):
             request.generated_tokens = self._delivered_tokens(request)
             self._leave(request, UNFINISHED)
@@ -127,7 +137,7 @@ class Cluster:
         )
 
     def _replica(self, index: int, allocator: KVAllocator, waiting: WaitingQueue) -> Replica:
-        return Replica(
+        replica = Replica(
             index,
             self._clock,
             self._fleet.build_scheduler(self._fleet.config, allocator, waiting),
@@ -137,6 +147,8 @@ class Cluster:
             self,
             self._fleet.copy_ns_per_token,
         )
+        replica.may_stall = not self._fleet.front_end
+        return replica
 
     # Requests come
 
@@ -145,11 +157,12 @@ class Cluster:
         self._population.arrive(self._clock.now)
         self._present[request.number] = request
         self._answers_tokens[request.number] = answer_tokens
-        if why_never(request, self._fleet.config, self._allocators[0]):
+        fleet = self._fleet
+        if fleet.front_end and why_never(request, fleet.config, self._allocators[0]):
             self._leave(request, REJECTED)
             self._clients.left(request, answered=False)
             return
-        router = self._fleet.router
+        router = fleet.router
         if router.shares_queue:
             self._replicas[0].scheduler.enqueue(request)
             self.requeued()
@@ -233,6 +246,7 @@ class Cluster:
             request.preemptions,
             request.recomputed_tokens,
             request.cached_tokens,
+            request.hit_tokens - request.cached_tokens,
         )
 
     def _answer_tokens(self, request: RequestView) -> int:
@@ -268,6 +282,8 @@ class Cluster:
 
 def why_never(request: RequestView, config: EngineConfig, allocator: KVAllocator) -> str:
     """Say why a request can never be served, as vLLM's front end would refuse it (R31); else ''."""
+    if not request.prompt_tokens:
+        return "its prompt is empty"
     if request.prompt_tokens >= config.max_model_len:
         return (
             f"its prompt of {request.prompt_tokens} tokens leaves no room for an answer in "

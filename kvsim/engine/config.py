@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvsim.errors import InputError, Problem
+from kvsim.memory.kv_groups import KVGroup
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Settings of one replica. Lengths are tokens; `block_size` is tokens a block.
+
+    `kv_groups` is empty where all layers have full attention.
 
     Raises:
         InputError: The settings contradict one another, as vLLM would refuse them.
@@ -30,6 +33,8 @@ class EngineConfig:
     prefill_schedule_interval: int = 1
     long_prefill_token_threshold_adaptive: bool = False
     async_scheduling: bool = False
+    kv_groups: tuple[KVGroup, ...] = ()
+    prefix_cache_retention_interval: int | None = 0
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

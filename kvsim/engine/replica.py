@@ -15,7 +15,7 @@ from kvsim.engine.clock import Alarm, Clock
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan, Scheduler
-from kvsim.errors import BrokenLawError, InputError
+from kvsim.errors import InputError, require
 from kvsim.tables import EVENT_KINDS
 
 PREEMPTED = EVENT_KINDS.index("preempted")
@@ -64,8 +64,8 @@ class Batch:
 class Replica:
     """One engine: owns time and, as its model does, the true length of each answer.
 
-    A step that computes nothing would be an engine that waits for ever: it raises `BrokenLawError`,
-    since requests that can't ever fit are turned away before.
+    With requests that can never fit, which the front end turns away, nothing may be left to
+    schedule for ever (R32): the engine stalls.
     """
 
     def __init__(
@@ -96,8 +96,9 @@ class Replica:
         self.allocator = scheduler.allocator
         self.step = 0  # to be scheduled next
         self._oldest_step = 0  # of those in flight; `step` if there are none
-        self.held_tokens = 0  # KV slots that hold tokens
+        self.held_tokens = 0  # tokens that are computed
         self.inside_tokens = 0  # KV slots owned that no token will ever fill
+        self.may_stall = False  # else nothing to schedule raises `BrokenLawError`
         self._clock = clock
         self._cost = cost
         self._recorder = recorder
@@ -111,7 +112,8 @@ class Replica:
         self._last_steps: dict[int, int] = {}
         self._ending: dict[int, list[Request]] = {}
         self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
-        self._growth_tokens = self.allocator.growth_tokens
+        self._block_tokens = self.allocator.block_tokens
+        self._slots_per_token = self.allocator.slots_per_token
         self._copy_ns_per_token = copy_ns_per_token
         self._fruitless_steps = 0  # that preempted somebody, and no token came since
         self._aborted: list[Request] = []  # running, to be dropped when a step has ended
@@ -144,14 +146,23 @@ class Replica:
             self._batch(self._oldest_step).matters = True
         else:
             self._drop(request)
+        if self.may_stall:
+            self.wake()
 
     def _run(self) -> Generator[Event, Any, None]:
         scheduler, schedule, begin = self.scheduler, self.scheduler.schedule, self._begin
         clock, batches, most_in_flight = self._clock, self._batches, self._most_in_flight
         set_alarm, now_ns = Alarm(clock).set, 0
         while True:
-            if (scheduler.running or scheduler.waiting) and begin(schedule(self.step), now_ns):
-                if self.step - self._oldest_step < most_in_flight:
+            if scheduler.running or scheduler.waiting:
+                plan = schedule(self.step)
+                if begin(plan, now_ns):
+                    if self.step - self._oldest_step < most_in_flight:
+                        continue
+                elif self._oldest_step == self.step:
+                    if not plan.preempted:
+                        yield from self._stall()
+                        now_ns = clock.now
                     continue
             elif self._oldest_step == self.step:
                 self._wakeup = clock.event()
@@ -169,6 +180,21 @@ class Replica:
         """Return a step in flight."""
         return self._batches[step % self._most_in_flight]
 
+    def _stall(self) -> Generator[Event, Any, None]:
+        """Wait for whatever may change that nothing can be scheduled; no step is in flight.
+
+        That takes at least as long as an empty step, or, with a common queue, until another
+        replica gets the token that its head awaits (R42).
+        """
+        waiting = self.scheduler.waiting
+        self._wakeup = woken = self._clock.event()
+        if not (waiting and waiting.head.awaiting):
+            require(self.may_stall, "a replica with work makes progress")
+            yield self._clock.timeout(self._cost.step_ns(0, 0, 0, 0, 0.0))
+        if not woken.triggered:
+            yield woken
+        self._drop_aborted()
+
     # A step begins
 
     def _begin(self, plan: Plan, now_ns: int) -> bool:
@@ -178,16 +204,13 @@ class Replica:
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
         step, ending, last_steps = self.step, self._ending, self._last_steps
-        last_filled_step = step + self._growth_tokens - 1  # of the blocks taken in this step
+        last_filled_step = step + self._block_tokens - 1  # of the blocks taken in this step
         for request in plan.grown:
-            last_step = last_steps[request.number]
-            if last_step < last_filled_step:
-                unused_tokens = last_filled_step - last_step - self._surplus_tokens(request)
-                self._own(request, unused_tokens)
+            if last_steps[request.number] < last_filled_step:
+                self._own(request)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
-        if not seqs:
-            self._require_flight()
+        if not seqs and (self._most_in_flight > 1 or not plan.preempted):
             return False
         tokens = chunk_tokens + decode_seqs
         duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
@@ -201,7 +224,8 @@ class Replica:
         discarded_seqs = self._discarded_seqs() if step - 1 in ending else 0
         self.held_tokens += tokens
         scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
-        held = self.held_tokens - allocator.shared_tokens
+        held = self.held_tokens * self._slots_per_token
+        held -= allocator.shared_tokens + allocator.released_tokens
         reusable = allocator.reusable_tokens
         self._add_step(
             self._pack_step(
@@ -241,15 +265,6 @@ class Replica:
     def _discarded_seqs(self) -> int:
         """Return how many sequences decode once more, since nobody knows yet that they end."""
         return sum(request.decoding for request in self._ending[self.step - 1])
-
-    def _require_flight(self) -> None:
-        """Require that something will change, since nothing can be scheduled now.
-
-        A step ends, or, with a common queue, another replica gets the token that its head awaits.
-        """
-        waiting = self.scheduler.waiting
-        if self._oldest_step == self.step and not (waiting and waiting.head.awaiting):
-            raise BrokenLawError("a replica with work makes progress")
 
     def _advance_chunks(self, plan: Plan, batch: Batch) -> None:
         """Advance the prompts; those that are complete decode from the next step on."""
@@ -294,15 +309,16 @@ class Replica:
             chunk_tokens += new
             kv_tokens += prefix + new
             pairs += new * prefix + new * (new + 1) // 2
-            # The last token of an answer never gets a slot (R10), but for a surplus one.
-            final_tokens = request.prompt_tokens + self._answers_tokens[request.number] - 1
-            final_tokens += self._surplus_tokens(request)
-            self._own(request, self.allocator.slots_tokens(request.number) - final_tokens)
+            self._own(request)
         return chunks_ns, len(chunks), chunk_tokens, kv_tokens, pairs
 
-    def _own(self, request: Request, unused_tokens: int) -> None:
+    def _own(self, request: Request) -> None:
         """Keep count of the slots that a request owns and will never fill."""
-        if unused_tokens > 0:
+        # The last token of an answer never gets a slot (R10), but for a surplus one.
+        final_tokens = request.prompt_tokens + self._answers_tokens[request.number] - 1
+        final_tokens += self._surplus_tokens(request)
+        unused_tokens = self.allocator.unused_tokens(request.number, final_tokens)
+        if unused_tokens:
             self.inside_tokens += unused_tokens - self._unused_tokens.get(request.number, 0)
             self._unused_tokens[request.number] = unused_tokens
 
@@ -375,11 +391,15 @@ class Replica:
                 self._finish(request)
             self._recorder.flush_if_full()
         if self._aborted:
-            for request in self._aborted:
-                if request.rank >= 0:  # else the step that ended now has completed it
-                    self._drop(request)
-            self._aborted.clear()
+            self._drop_aborted()
         batch.forget()
+
+    def _drop_aborted(self) -> None:
+        """End the aborted requests, unless the step that ended now has completed them."""
+        for request in self._aborted:
+            if request.rank >= 0:
+                self._drop(request)
+        self._aborted.clear()
 
     def _note_token(self, request: Request, known_tokens: int, step: int) -> None:
         """Note the token that follows a prompt which was computed for the first time or again."""

@@ -7,12 +7,14 @@ constants below have a physical meaning; none belongs to one model or one GPU. N
 profile run of a vision encoder.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from kvsim.gpu import GpuSpec
 from kvsim.memory.flags import MemoryFlags
+from kvsim.memory.kv_groups import KVLayout, kv_layout
 from kvsim.model import LayerGroup, ModelSpec
 from kvsim.units import GIB, KIB
 
@@ -53,7 +55,8 @@ class MemoryBudget:
     activation_bytes: int
     cuda_graph_bytes: int
     non_torch_bytes: int
-    kv_bytes_per_token: int
+    kv_layout: KVLayout
+    kv_bytes_per_token: int  # in all layers
     state_bytes_per_sequence: int  # linear attention; taken from the pool
     kv_cache_bytes: int
     num_gpu_blocks: int
@@ -61,13 +64,13 @@ class MemoryBudget:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block, over all layers."""
-        return self.kv_bytes_per_token * self.flags.block_size
+        """Bytes of one block, over the layers of a KV group."""
+        return self.kv_layout.block_bytes
 
     @property
     def kv_cache_tokens(self) -> int:
         """Tokens that the blocks hold, as vLLM logs them."""
-        return self.num_gpu_blocks * self.flags.block_size
+        return self.kv_layout.tokens(self.num_gpu_blocks)
 
     @property
     def usable_blocks(self) -> int:
@@ -75,9 +78,9 @@ class MemoryBudget:
         return max(0, self.num_gpu_blocks - self.flags.generation.null_blocks)
 
     def blocks_per_request(self, length_tokens: int) -> int:
-        """Return the blocks that one request of this length takes."""
+        """Return the most blocks that one request of this length takes."""
         state = -(-self.state_bytes_per_sequence // self.block_bytes)
-        return -(-length_tokens // self.flags.block_size) + state
+        return state + self.kv_layout.most_blocks(length_tokens, self.flags.max_num_batched_tokens)
 
     def max_concurrency(self, length_tokens: int) -> float:
         """Return how many requests of this length fit at once, as vLLM logs it."""
@@ -85,9 +88,15 @@ class MemoryBudget:
 
     @property
     def longest_request_tokens(self) -> int:
-        """Length of the longest request that fits the pool alone; 0 if none does."""
-        blocks = self.usable_blocks - self.blocks_per_request(0)
-        return max(0, blocks) * self.flags.block_size
+        """Length of the longest request that fits the pool alone; 0 if none does.
+
+        Where windows alone bound what it takes, it may be any length: `max_model_len` is told.
+        """
+        size = self.flags.block_size
+        largest = max(group.block_size for group in self.kv_layout.groups)
+        lengths = range(0, max(self.usable_blocks * largest, self.flags.max_model_len) + 1, size)
+        fitting = bisect_right(lengths, self.usable_blocks, key=self.blocks_per_request)
+        return lengths[fitting - 1] if fitting else 0
 
     @property
     def fits(self) -> bool:
@@ -184,7 +193,8 @@ def split_memory(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBu
     left = budget - sum(weights.values()) - activation - non_torch
     left -= graphs if generation.counts_cuda_graphs else 0
     per_token = model.kv_bytes_per_token(tensor_parallel_size, flags.kv_cache_dtype)
-    block = per_token * flags.block_size
+    layout = kv_layout(model, flags)
+    block = layout.block_bytes
     source: Literal["computed", "num_gpu_blocks_override", "kv_cache_memory_bytes"] = "computed"
     if flags.num_gpu_blocks_override is not None:
         left, source = flags.num_gpu_blocks_override * block, "num_gpu_blocks_override"
@@ -200,6 +210,7 @@ def split_memory(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBu
         activation_bytes=activation,
         cuda_graph_bytes=graphs,
         non_torch_bytes=non_torch,
+        kv_layout=layout,
         kv_bytes_per_token=per_token,
         state_bytes_per_sequence=model.state_bytes_per_sequence(tensor_parallel_size),
         kv_cache_bytes=left,

@@ -26,6 +26,7 @@ class Generation:
     counts_context: bool
     counts_cuda_graphs: bool  # inside the budget; older ones capture into what is left beside it
     null_blocks: int
+    slides_windows: bool  # sliding layers give blocks back, in groups of their own
     # Bytes alive for each logit at the sampler's peak. With a sort (for top-p): 2 bf16 + 4 fp32
     # logits, 4 + 8 sorted values and indices, 8 indices put in, 4 + 8 CUB's double buffers = 38.
     # Fused top-p kernels: 2 bf16 + 4 fp32, 4 masked, 4 probabilities, 4 noise = 18.
@@ -34,9 +35,9 @@ class Generation:
 
 # The last boundary rests on little: servers of 0.15.1 match the second row, one of 0.23.0 the last.
 GENERATIONS = (
-    Generation("V0", (0, 0), True, True, False, 0, 38),
-    Generation("V1", (0, 8), False, False, False, 1, 38),
-    Generation("V1, graphs in the budget", (0, 19), False, False, True, 1, 18),
+    Generation("V0", (0, 0), True, True, False, 0, False, 38),
+    Generation("V1", (0, 8), False, False, False, 1, True, 38),
+    Generation("V1, graphs in the budget", (0, 19), False, False, True, 1, True, 18),
 )
 
 
@@ -55,12 +56,18 @@ class MemoryFlags:
     num_gpu_blocks_override: int | None
     kv_cache_memory_bytes: int | None  # per GPU; takes the place of the profile run
     vllm_version: str
+    disable_hybrid_kv_cache_manager: bool = False
 
     @property
     def generation(self) -> Generation:
         """How this version fills the GPU."""
         version = _version(self.vllm_version)
         return [g for g in GENERATIONS if g.first_version <= version][-1]
+
+    @property
+    def slides_windows(self) -> bool:
+        """Whether layers with a sliding window give blocks back."""
+        return self.generation.slides_windows and not self.disable_hybrid_kv_cache_manager
 
 
 _COUNTS = (
@@ -89,6 +96,7 @@ def resolve_flags(  # noqa: PLR0913 - as many as vLLM has
     num_gpu_blocks_override: int | None = None,
     kv_cache_memory_bytes: int | None = None,
     vllm_version: str | None = None,
+    disable_hybrid_kv_cache_manager: bool = False,
 ) -> MemoryFlags:
     """Return the flags given, with vLLM's defaults for those that are missing or None."""
     limits = default_step_limits(gpu)
@@ -104,6 +112,7 @@ def resolve_flags(  # noqa: PLR0913 - as many as vLLM has
         num_gpu_blocks_override=num_gpu_blocks_override,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
         vllm_version=_given(vllm_version, VLLM_VERSION),
+        disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
     )
 
 

@@ -4,7 +4,7 @@ import re
 
 from kvsim.errors import InputError
 from kvsim.memory.budget import MemoryBudget
-from kvsim.memory.flags import MemoryFlags
+from kvsim.memory.kv_groups import KVLayout
 from kvsim.units import GIB
 
 _NUMBER = r"([\d,_]+)"
@@ -19,15 +19,14 @@ EXAMPLES = (
 )
 
 
-def parse_startup_line(text: str, flags: MemoryFlags, bytes_per_token: int) -> int:
+def parse_startup_line(text: str, layout: KVLayout) -> int:
     """Return the number of KV blocks that a server's log states, in one line or several.
 
     A count of blocks is preferred to tokens, and tokens to GiB, which are rounded.
 
     Args:
         text: What the server logged.
-        flags: Their `block_size` turns tokens into blocks.
-        bytes_per_token: KV cache bytes of one token on one GPU, to turn GiB into tokens.
+        layout: How many tokens and bytes a block has, to turn them into blocks.
 
     Raises:
         InputError: No such line in the text, or it leaves no block.
@@ -36,9 +35,9 @@ def parse_startup_line(text: str, flags: MemoryFlags, bytes_per_token: int) -> i
     if match := _BLOCKS.search(text) or _OVERRIDE.search(text):
         blocks = _integer(match[1])
     elif match := _TOKENS.search(text):
-        blocks = _integer(match[1]) // flags.block_size
+        blocks = layout.blocks(_integer(match[1]))
     elif match := _BYTES.search(text):
-        blocks = int(_gib(match[1]) * GIB) // (bytes_per_token * flags.block_size)
+        blocks = int(_gib(match[1]) * GIB) // layout.block_bytes
     if blocks < 1:
         examples = "; ".join(f"'{line}'" for line in EXAMPLES)
         raise InputError(f"no KV cache size in '{text.strip()}'; expected a line like {examples}")

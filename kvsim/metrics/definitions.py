@@ -317,7 +317,8 @@ KV = (
         "tokens",
         None,
         "KV slots of one replica",
-        "Tokens whose keys and values fit the KV cache of one replica",
+        "Tokens whose keys and values fit the KV cache of one replica; where layers have sliding "
+        "windows, a token takes one slot in each KV group",
     ),
     Metric(
         "kv_capacity_bytes",

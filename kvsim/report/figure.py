@@ -126,6 +126,7 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 13},
         "hovermode": "closest",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": GRAY, "activecolor": BLUE},
         "hoverlabel": {"bgcolor": "#ffffff", "font": {"color": "#1a1d21"}, "namelength": -1},
         "showlegend": False,
         **more,

@@ -13,8 +13,10 @@ from kvsim.engine.config import EngineConfig
 from kvsim.errors import InputError, Problem
 from kvsim.gpu import GpuSpec, Price, load_gpu, price_of
 from kvsim.memory import (
+    KVGroup,
     MemoryFlags,
     at_auto_dtype,
+    kv_layout,
     memory_budget,
     parse_startup_line,
     resolve_flags,
@@ -61,7 +63,7 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         )
         raise InputError(Problem(what, path="engine"))
     config = replace(
-        _config(scenario.engine, flags, memory.num_gpu_blocks),
+        _config(scenario.engine, flags, memory.num_gpu_blocks, memory.kv_layout.groups),
         async_scheduling=_schedules_ahead(scenario),
     )
     return ResolvedVariant(
@@ -131,15 +133,13 @@ def _memory_flags(engine: Engine, model: ModelSpec, gpu: GpuSpec) -> MemoryFlags
         enforce_eager=engine.enforce_eager,
         num_gpu_blocks_override=engine.num_gpu_blocks_override,
         kv_cache_memory_bytes=engine.kv_cache_memory_bytes,
+        disable_hybrid_kv_cache_manager=engine.disable_hybrid_kv_cache_manager,
     )
     if engine.kv_startup_line is None:
         return flags
     line = engine.kv_startup_line
-    per_token = _at(
-        "engine.tensor_parallel_size",
-        lambda: model.kv_bytes_per_token(flags.tensor_parallel_size, flags.kv_cache_dtype),
-    )
-    blocks = _at("engine.kv_startup_line", lambda: parse_startup_line(line, flags, per_token))
+    layout = _at("engine.tensor_parallel_size", lambda: kv_layout(model, flags))
+    blocks = _at("engine.kv_startup_line", lambda: parse_startup_line(line, layout))
     return replace(flags, num_gpu_blocks_override=blocks)
 
 
@@ -169,7 +169,7 @@ def _check(model: ModelSpec, engine: Engine, flags: MemoryFlags) -> None:
             )
         )
     try:
-        _config(engine, flags, num_gpu_blocks=1)
+        _config(engine, flags, num_gpu_blocks=1, groups=())
     except InputError as error:
         problems += [
             replace(problem, path=problem.path or "engine.max_num_batched_tokens")
@@ -179,7 +179,9 @@ def _check(model: ModelSpec, engine: Engine, flags: MemoryFlags) -> None:
         raise InputError(*problems)
 
 
-def _config(engine: Engine, flags: MemoryFlags, num_gpu_blocks: int) -> EngineConfig:
+def _config(
+    engine: Engine, flags: MemoryFlags, num_gpu_blocks: int, groups: tuple[KVGroup, ...]
+) -> EngineConfig:
     return EngineConfig(
         max_num_seqs=flags.max_num_seqs,
         max_num_batched_tokens=flags.max_num_batched_tokens,
@@ -196,6 +198,8 @@ def _config(engine: Engine, flags: MemoryFlags, num_gpu_blocks: int) -> EngineCo
         max_num_active_seqs=engine.max_num_active_seqs,
         long_prefill_token_threshold_adaptive=engine.long_prefill_token_threshold_adaptive,
         prefill_schedule_interval=engine.prefill_schedule_interval,
+        kv_groups=groups if any(group.window_tokens for group in groups) else (),
+        prefix_cache_retention_interval=engine.prefix_cache_retention_interval,
     )
 
 

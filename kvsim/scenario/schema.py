@@ -156,6 +156,10 @@ class Engine(Parameters):
     """No CUDA graphs: their memory is free for KV."""
     enable_prefix_caching: bool = True
     """Keep full blocks findable, so that equal beginnings of prompts are computed once (paged)."""
+    prefix_cache_retention_interval: int | None = Field(default=0, ge=0, le=10**8)
+    """Where sliding windows can be found: 0: behind prompts, n: every n tokens, null: anywhere."""
+    disable_hybrid_kv_cache_manager: bool = False
+    """Keep the whole context in layers with a sliding window, too."""
     enable_chunked_prefill: bool = True
     """Let a prompt be computed over several steps."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"

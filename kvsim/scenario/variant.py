@@ -8,10 +8,11 @@ from typing import Any
 
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import KVAllocator, PoolShape
+from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import RequestView
 from kvsim.gpu import GpuSpec, Price
-from kvsim.memory import MemoryBudget
+from kvsim.memory import MemoryBudget, slots_of
 from kvsim.model import ModelSpec
 from kvsim.scenario.schema import Scenario
 
@@ -48,6 +49,13 @@ class ResolvedVariant:
         """GPUs of all replicas together."""
         return self.scenario.replicas * self.scenario.engine.tensor_parallel_size
 
+    @property
+    def kv_slot_bytes(self) -> int:
+        """Bytes of a KV slot on one GPU: of a token in all layers, or in those of a KV group."""
+        block_slots, token_slots = slots_of(self.memory.kv_layout.groups)
+        slots = 1 if isinstance(self.scenario.kv_cache, Paged) else token_slots
+        return self.memory.block_bytes * slots // block_slots
+
     def build_allocator(self, answer_tokens: Callable[[RequestView], int]) -> KVAllocator:
         """Return an empty KV cache of one replica; only an oracle's asks for `answer_tokens`."""
         layout = self.scenario.kv_cache
@@ -71,6 +79,7 @@ class ResolvedVariant:
         return {
             **asdict(flags),
             **asdict(self.engine),
+            "kv_groups": [asdict(group) for group in self.engine.kv_groups],
             "dtype": self.model.dtype,
             "kv_cache_dtype": self.model.kv_cache_dtype(flags.kv_cache_dtype),
         }
@@ -105,8 +114,8 @@ def _model_facts(model: ModelSpec) -> dict[str, Any]:
 
 
 def _memory_facts(memory: MemoryBudget) -> dict[str, Any]:
-    facts = {key: value for key, value in asdict(memory).items() if key != "flags"}
-    return facts | {"kv_cache_tokens": memory.kv_cache_tokens}
+    facts = {k: v for k, v in asdict(memory).items() if k not in {"flags", "kv_layout"}}
+    return facts | {"block_bytes": memory.block_bytes, "kv_cache_tokens": memory.kv_cache_tokens}
 
 
 def _digest(values: Mapping[str, Any]) -> str:

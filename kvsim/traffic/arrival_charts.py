@@ -104,8 +104,8 @@ def dispersion_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> C
             "data": [*_poisson(x, arrivals.duration_s), measured],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=log_axis("window in seconds"),
-                yaxis=log_axis("variance / mean"),
+                xaxis=log_axis("window in seconds", x),
+                yaxis=log_axis("variance / mean", [1.0, *y]),
             ),
         },
         table=Table(["Window", "Dispersion"], [[format_duration(s), number(i)] for s, i in known]),

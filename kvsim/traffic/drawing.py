@@ -1,14 +1,17 @@
 """What the charts of a log share: lines, and tables cut to a readable length."""
 
 from collections.abc import Sequence
+from math import ceil, floor, log10
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.report.figure import BLUE, axis
 
 HEIGHT_PX = 320
 TABLE_ROWS = 12
+MOST_LABELS = 6
 
 
 def line(
@@ -36,6 +39,29 @@ def thinned(rows: list[list[str]], most: int = TABLE_ROWS) -> list[list[str]]:
     return [rows[place] for place in kept]
 
 
-def log_axis(title: str, **more: Any) -> dict[str, Any]:
-    """Return a logarithmic axis, labeled at 1, 2 and 5."""
-    return axis(f"{title} (logarithmic)", **{"type": "log", "dtick": "D2", **more})
+def log_axis(
+    title: str, values: Sequence[float] | NDArray[Any], most_labels: int = MOST_LABELS
+) -> dict[str, Any]:
+    """Return a logarithmic axis, with as few labels as fit a small screen."""
+    drawn = [float(value) for value in values if value > 0] or [1.0]
+    labeled = log_ticks(min(drawn), max(drawn), most_labels)
+    names = [short_number(value) for value in labeled]
+    return axis(f"{title} (logarithmic)", type="log", tickvals=labeled, ticktext=names)
+
+
+def log_ticks(low: float, high: float, most: int = MOST_LABELS) -> list[float]:
+    """Return powers of ten in a range, their 2 and 5 too if they are few enough, at most `most`."""
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    fine = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
+    inside = [value for value in fine if low <= value <= high]
+    if len(inside) <= most:
+        return inside
+    tens = [value for value in fine[::3] if low <= value <= high]
+    return tens[:: ceil(len(tens) / most)]
+
+
+def short_number(value: float) -> str:
+    """Write the label of a tick: `0.5`, `200`, `10 k`, `5 M`."""
+    scales = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
+    size, suffix = next((scale for scale in scales if value >= scale[0]), (1.0, ""))
+    return f"{value / size:g}{suffix}"

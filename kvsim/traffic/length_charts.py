@@ -47,7 +47,7 @@ def length_chart(traffic: Traffic) -> Chart:
             "data": data,
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=log_axis("tokens"),
+                xaxis=log_axis("tokens", edges),
                 yaxis=axis("% of requests", rangemode="tozero"),
             ),
         },
@@ -96,8 +96,8 @@ def joint_chart(traffic: Traffic) -> Chart:
             "data": [heat],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=log_axis("prompt tokens"),
-                yaxis=log_axis("answer tokens"),
+                xaxis=log_axis("prompt tokens", across, 3),
+                yaxis=log_axis("answer tokens", up),
             ),
         },
         table=_joint_table(log.prompt_tokens, log.output_tokens),

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import percent
-from kvsim.report.figure import Chart, Table, axis, layout, plotly_text, rounded
-from kvsim.traffic.drawing import HEIGHT_PX, line, log_axis, thinned
+from kvsim.report.figure import Chart, Table, axis, layout, rounded, short_name
+from kvsim.traffic.drawing import HEIGHT_PX, MOST_LABELS, line, log_axis, short_number, thinned
 from kvsim.traffic.summary import Traffic
 from kvsim.units import format_bytes
 
@@ -28,16 +28,19 @@ def reuse_chart(traffic: Traffic, model: str, kv_bytes_per_token: int | None) ->
         f"At most {percent(reuse.unbounded)} of the prompt tokens can be found, half of that with "
         f"{reuse.smallest_for(0.5):,} tokens of cache"
     )
-    powers = [10**power for power in range(1, 16) if sizes[0] <= 10**power <= sizes[-1]]
-    ticks = [_size_words(size, kv_bytes_per_token) for size in powers]
-    of_model = f" and KV cache of {plotly_text(model)}" if kv_bytes_per_token else ""
+    across = log_axis("cache size in tokens", sizes, 3 if kv_bytes_per_token else MOST_LABELS)
+    across["ticktext"] = [
+        "<br>".join([short_number(size), *_kv_cache(int(size), kv_bytes_per_token)])
+        for size in across["tickvals"]
+    ]
+    of_model = f" Below the tokens: KV cache of {short_name(model)}." if kv_bytes_per_token else ""
     return Chart(
         key="chart-reuse",
         title=title,
         definition="Share of all prompt tokens that a prefix cache of this size finds: full "
         f"blocks of {reuse.block_tokens} tokens, the least recently used evicted first, requests "
         "one after another. Requests in flight together find less: they can't share what is still "
-        "being computed.",
+        f"being computed.{of_model}",
         alt=f"A rising curve over a logarithmic axis. {title}.",
         figure={
             "data": [
@@ -46,7 +49,7 @@ def reuse_chart(traffic: Traffic, model: str, kv_bytes_per_token: int | None) ->
             ],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=log_axis(f"cache size in tokens{of_model}", tickvals=powers, ticktext=ticks),
+                xaxis=across,
                 yaxis=axis("% of prompt tokens found", rangemode="tozero"),
             ),
         },
@@ -61,15 +64,6 @@ def _table(sizes: Ints, rates: list[float], kv_bytes_per_token: int | None) -> T
     ]
     head = ["Tokens", *(["KV cache"] if kv_bytes_per_token else []), "Found"]
     return Table(head, thinned(rows, 24))
-
-
-def _size_words(tokens: int, kv_bytes_per_token: int | None) -> str:
-    short = next(
-        f"{tokens // size:,}{suffix}"
-        for size, suffix in ((10**9, " G"), (10**6, " M"), (10**3, " k"), (1, ""))
-        if tokens >= size
-    )
-    return "<br>".join([short, *_kv_cache(tokens, kv_bytes_per_token)])
 
 
 def _kv_cache(tokens: int, kv_bytes_per_token: int | None) -> list[str]:

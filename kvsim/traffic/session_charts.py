@@ -62,7 +62,7 @@ def _tail_chart(key: str, title: str, definition: str, unit: str, values: Ints |
             "data": [drawn | ({"mode": "lines+markers"} if len(x) == 1 else {})],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=log_axis(unit, dtick=None),
+                xaxis=log_axis(unit, x),
                 yaxis=axis("% at or above", range=[0, 102]),
             ),
         },

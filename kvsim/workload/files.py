@@ -1,6 +1,7 @@
 """Files that a workload reads: found beside the scenario file, known by their content."""
 
 import hashlib
+import lzma
 import os
 import stat
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from kvsim.errors import InputError, Problem
 from kvsim.policy import Policy
 from kvsim.workload.limits import Printable
 
+_XZ = b"\xfd7zXZ\x00"
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by their first bytes
 
 
@@ -50,7 +52,7 @@ def told_by_name(path: Path, wrong: str = "can't be read") -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(Problem(f"{wrong}: {reason}", str(path))) from error
-    except pa.ArrowException as error:
+    except (pa.ArrowException, lzma.LZMAError, EOFError) as error:
         raise InputError(Problem(f"{wrong}: {error}", str(path))) from error
     except ValueError as error:  # what no file system takes, such as a NUL
         raise InputError(Problem(f"is no path: {error}", repr(str(path)))) from error
@@ -58,7 +60,7 @@ def told_by_name(path: Path, wrong: str = "can't be read") -> Iterator[None]:
 
 @contextmanager
 def decompressed(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading, and decompress it if it is gzip or zstd, whatever its name says.
+    """Open a file for reading; gzip, zstd and xz are decompressed, whatever its name says.
 
     Raises:
         InputError: It can't be opened, is broken, or is no regular file: pipes can't be read
@@ -69,8 +71,12 @@ def decompressed(path: Path) -> Iterator[IO[bytes]]:
         file = path.open("rb")
     with file:
         with told_by_name(path):
-            magic = file.read(4)
+            magic = file.read(len(_XZ))
             file.seek(0)
+        if magic == _XZ:
+            with lzma.open(file) as content:
+                yield content
+            return
         for beginning, name in _COMPRESSIONS.items():
             if magic.startswith(beginning):
                 import pyarrow as pa

@@ -8,6 +8,7 @@ import numpy as np
 
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import PoolShape
+from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import Paged, PagedPool
 from kvsim.engine.cluster import Cluster, Fleet, RunTotals
@@ -29,7 +30,7 @@ class Note(NamedTuple):
     preempted: list[int]
     free_queue_before: tuple[int, ...]
     cached_keys_before: int
-    block_tables: dict[int, tuple[int, ...]]
+    block_tables: dict[int, tuple[tuple[int, ...], ...]]  # by group
 
 
 @dataclass
@@ -58,8 +59,9 @@ class SpyScheduler(VllmScheduler):
 
     def schedule(self, step: int) -> Plan:
         pool = self.allocator
-        before = pool.free_queue() if isinstance(pool, PagedPool) else ()
-        keys = pool.cached_keys() if isinstance(pool, PrefixCachingPool) else 0
+        paged = isinstance(pool, PagedPool | HybridPool)
+        before = pool.free_queue() if paged else ()
+        keys = pool.cached_keys() if isinstance(pool, PrefixCachingPool | HybridPool) else 0
         plan = super().schedule(step)
         scheduled = [
             (request.number, 1, step + request.offset)
@@ -70,9 +72,9 @@ class SpyScheduler(VllmScheduler):
         ]
         preempted = [request.number for request in plan.preempted]
         tables = {}
-        if isinstance(pool, PagedPool):
+        if paged:
             tables = {
-                request.number: pool.block_table(request.number)
+                request.number: pool.block_tables(request.number)
                 for request in self.running.values()
             }
         self._notes.append(Note(self._now(), scheduled, preempted, before, keys, tables))

@@ -5,10 +5,12 @@ timestamps and decisions, bit for bit. Pools are the production allocators,
 asked for exactly the tokens of each step.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import KVAllocator, Shortage
+from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.content import Content
 
@@ -25,6 +27,7 @@ class Job:
     priority: int = 0
     computed: int = 0
     slots: int = 0  # asked of the allocator so far
+    slid: int = 0  # tokens that were computed when its windows last gave blocks back
     token_times_ns: list[int] = field(default_factory=list)
     admitted_ns: int = -1
     preemptions: int = 0
@@ -158,6 +161,8 @@ class ReferenceEngine:
             tokens = min(job.known + job.in_flight - job.computed, cap, self._left(plan))
             if job in preempted or tokens == 0 or (throttled and not job.in_decode) or job.rests:
                 continue
+            job.slid = job.computed - job.in_flight
+            self.pool.release(job.number, job.slid)
             while not self._room(job, job.computed + tokens):
                 victim = self._victim()
                 self.running.remove(victim)
@@ -184,8 +189,10 @@ class ReferenceEngine:
             tokens = min(tokens, budget)
             if tokens == 0 or (throttled and job.known - cached > 1):
                 return "token_budget"
-            need = job.known if config.scheduler_reserve_full_isl else cached + tokens
-            shortage = self.pool.shortage(job, need, idle=not self.running)
+            idle = not self.running
+            shortage = self.pool.shortage(job, cached + tokens, idle, at_once=True)
+            if config.scheduler_reserve_full_isl:
+                shortage = self.pool.shortage(job, job.known, idle) or shortage
             if shortage:
                 return WAITING_FOR[shortage]
             self.waiting.pop(0)
@@ -222,7 +229,7 @@ class ReferenceEngine:
         self.pool.free(job.number)
         job.preemptions += 1
         job.lost = job.computed
-        job.computed = job.slots = job.in_flight = 0
+        job.computed = job.slots = job.in_flight = job.slid = 0
         job.stalled = False
         self._wait(job, back=False)
 
@@ -286,6 +293,23 @@ class ReferenceEngine:
         self.flight.append(self.steps[-1])
         return True
 
+    def _owned(self, job: Job) -> tuple[int, int]:
+        """The slots of a job that hold tokens, and those that none will ever fill."""
+        final = job.prompt_tokens + job.answer_tokens - 1
+        if self.config.async_scheduling and job.answer_tokens < job.max_tokens:
+            final += 1
+        if not isinstance(self.pool, HybridPool):
+            return job.computed, max(0, self.pool.slots_tokens(job.number) - final)
+        held = inside = 0
+        largest = math.lcm(*(group.block_size for group in self.config.kv_groups))
+        for group in self.config.kv_groups:
+            size, window = group.block_size, group.window_tokens
+            slots = largest // size  # of a token
+            passed = max(0, job.slid + 1 - window) // size if window else 0
+            held += (job.computed - passed * size) * slots
+            inside += max(0, math.ceil(job.slots / size) * size - final) * slots
+        return held, inside
+
     def _record(
         self,
         now: int,
@@ -298,12 +322,7 @@ class ReferenceEngine:
         decode_kv_tokens: int,
     ) -> None:
         pool = self.pool
-        inside = 0
-        for job in self.running:
-            final = job.prompt_tokens + job.answer_tokens - 1
-            if self.config.async_scheduling and job.answer_tokens < job.max_tokens:
-                final += 1
-            inside += max(0, pool.slots_tokens(job.number) - final)
+        held, inside = map(sum, zip((0, 0), *map(self._owned, self.running), strict=True))
         self.steps.append(
             Step(
                 now,
@@ -313,7 +332,7 @@ class ReferenceEngine:
                 len(self.running),
                 len(self.waiting),
                 lacks,
-                sum(job.computed for job in self.running) - pool.shared_tokens,
+                held - pool.shared_tokens,
                 inside,
                 chunks,
                 (decode_seqs, decode_kv_tokens),

@@ -11,6 +11,7 @@ from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.content import Paths
+from kvsim.memory.kv_groups import KVGroup
 from kvsim.tables import EVENT_KINDS, HEAD_LACKS
 from tests.engine.harness import request_table, run
 from tests.engine.reference import Job, ReferenceEngine
@@ -89,6 +90,8 @@ def random_scenario(seed):
     )
     if seed % 7 == 0 and seed % 5:
         config = crowded(config)
+    if isinstance(layout, Paged) and seed % 2:
+        config = replace(with_windows(config, rng), enable_prefix_caching=False)
     return replace(requests, group=groups, priority=priorities), config, cost, layout
 
 
@@ -101,6 +104,22 @@ def crowded(config):
         scheduling_policy="fcfs",
         async_scheduling=True,
         enable_prefix_caching=False,
+    )
+
+
+def with_windows(config, rng):
+    """Return the settings with several KV groups, or one whose layers all have a window."""
+    size = config.block_size
+    sliding, other = (KVGroup(size, int(rng.integers(2, 70))) for _ in range(2))
+    groups = [
+        (sliding,),
+        (KVGroup(size), sliding),
+        (sliding, KVGroup(size), other),
+        (KVGroup(2 * size), sliding),
+        (replace(sliding, block_size=3 * size), replace(other, block_size=2 * size)),
+    ][int(rng.integers(5))]
+    return replace(
+        config, kv_groups=groups, num_gpu_blocks=config.num_gpu_blocks * len(groups) * 3 // 4
     )
 
 

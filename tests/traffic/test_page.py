@@ -6,9 +6,12 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvsim.report.figure import Table
 from kvsim.rng import stream
+from kvsim.traffic.drawing import log_axis, log_ticks, short_number
 from kvsim.traffic.page import ForModel, build_page, is_page
 from kvsim.traffic.summary import analyze
 from kvsim.workload.requests import Segments
@@ -83,8 +86,8 @@ def test_titles_say_what_the_data_show(page):
     traffic = analyze(log())
     assert f"At most {100 * traffic.reuse.unbounded:.3g} %" in page
     assert "KV cache of meta-llama/Llama" in page
-    # 1 k tokens of 128 KiB each
-    assert "1 k<br>125.00 MiB" in str(figures_of(page))
+    # 10 k tokens of 128 KiB each
+    assert "10 k<br>1.22 GiB" in str(figures_of(page))
 
 
 def test_the_rate_in_the_chart_adds_up_to_the_requests(page):
@@ -143,3 +146,24 @@ def test_a_page_is_known_as_one(page, tmp_path):
     (tmp_path / "other.html").write_text("<!doctype html><p>Mine</p>")
     assert is_page(tmp_path / "page.html")
     assert not is_page(tmp_path / "other.html")
+
+
+@given(low=st.floats(1e-3, 1e6), factor=st.floats(1, 1e9), most=st.integers(2, 8))
+def test_a_logarithmic_axis_has_few_labels_all_on_the_axis(low, factor, most):
+    labels = log_ticks(low, low * factor, most)
+    assert labels == sorted(set(labels))
+    assert len(labels) <= most
+    assert all(low <= label <= low * factor for label in labels)
+    assert labels or factor < 2.5  # from one of 1, 2, 5 to the next
+
+
+@pytest.mark.parametrize(
+    ("value", "label"), [(0.5, "0.5"), (200, "200"), (1e3, "1 k"), (5e6, "5 M"), (2e10, "20 G")]
+)
+def test_labels_of_ticks_are_short(value, label):
+    assert short_number(value) == label
+
+
+def test_an_axis_over_gaps_of_nothing_is_drawn():
+    assert log_axis("seconds", [0.0, 0.0])["tickvals"] == [1.0]
+    assert log_axis("seconds", [0.0, 2.0, 3.0])["tickvals"] == [2.0]

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import RequestView
+from kvsim.memory.kv_groups import KVGroup, slots_of
 from kvsim.policy import Policy
 
 
@@ -51,6 +52,17 @@ class PoolShape:
     # True answer length of a request; only for policies that are named an oracle.
     oracle_output_tokens: Callable[[RequestView], int] | None = None
     enable_prefix_caching: bool = False
+    kv_groups: tuple[KVGroup, ...] = ()  # empty: full attention in all layers
+    max_chunk_tokens: int = 0  # most tokens of one sequence in the steps in flight (R36)
+    prefix_cache_retention_interval: int | None = 0  # tokens; None: windows are kept everywhere
+
+    @property
+    def whole_context_tokens(self) -> int:
+        """Tokens that the memory holds if all layers keep all of them."""
+        if not self.kv_groups:
+            return self.num_gpu_blocks * self.block_size_tokens
+        block_slots, token_slots = slots_of(self.kv_groups)
+        return self.num_gpu_blocks * block_slots // token_slots
 
     @classmethod
     def of(
@@ -64,6 +76,9 @@ class PoolShape:
             watermark=config.watermark,
             oracle_output_tokens=oracle,
             enable_prefix_caching=config.enable_prefix_caching,
+            kv_groups=config.kv_groups,
+            max_chunk_tokens=config.max_num_batched_tokens * (1 + config.async_scheduling),
+            prefix_cache_retention_interval=config.prefix_cache_retention_interval,
         )
 
 
@@ -82,15 +97,23 @@ class KVAllocator(Protocol):
     reusable_tokens: int  # those of them that hold a prefix that can be found
     shared_tokens: int  # slots that further sequences use too, counted once for each of them
     growth_tokens: int  # a sequence needs more room each time it has filled so many; 0: never
+    block_tokens: int  # the most that it fills with what it was given then
+    slots_per_token: int  # one, but where several KV groups keep each token
+    released_tokens: int  # slots of sequences that `release` took back, or that weren't needed
+    # `release` has work when so many tokens are computed, modulo growth_tokens; empty: never.
+    release_offsets: tuple[int, ...]
 
     def can_ever_fit(self, request: RequestView) -> bool:
         """Tell whether an empty pool could serve the request to its `max_tokens`."""
         ...
 
-    def shortage(self, request: RequestView, known_tokens: int, idle: bool) -> Shortage:
+    def shortage(
+        self, request: RequestView, known_tokens: int, idle: bool, at_once: bool = False
+    ) -> Shortage:
         """Tell whether room for all `known_tokens` of a waiting request could be had now.
 
-        Nothing changes. `idle`: nothing is running, so no watermark is kept back.
+        Nothing changes. `idle`: nothing is running, so no watermark is kept back. `at_once`: they
+        are computed in one step, so a sliding window takes nothing back in between.
         """
         ...
 
@@ -121,6 +144,10 @@ class KVAllocator(Protocol):
         """
         ...
 
+    def release(self, seq: int, computed_tokens: int) -> None:
+        """Take back slots that no token reads any more once so many are computed."""
+        ...
+
     def fork(self, parent: int, child: int) -> None:
         """Let a new sequence share all slots of another one; ValueError if the layout can't."""
         ...
@@ -131,6 +158,10 @@ class KVAllocator(Protocol):
 
     def slots_tokens(self, seq: int) -> int:
         """Return how many slots a sequence may fill without asking again."""
+        ...
+
+    def unused_tokens(self, seq: int, final_tokens: int) -> int:
+        """Return how many of these stay empty if the sequence ends with so many tokens."""
         ...
 
     def slot(self, seq: int, position: int) -> int:

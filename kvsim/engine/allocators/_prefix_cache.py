@@ -35,7 +35,9 @@ class PrefixCachingPool(PagedPool):
         """Return how many of the known tokens are cached; the last one never counts (R22)."""
         return len(self._hits(request)) * self._block_size
 
-    def shortage(self, request: RequestView, known_tokens: int, idle: bool) -> Shortage:
+    def shortage(
+        self, request: RequestView, known_tokens: int, idle: bool, at_once: bool = False
+    ) -> Shortage:
         """Tell whether the blocks that are not cached are free, beside the watermark (R17, R20)."""
         hits = self._hits(request)
         needed = -(-min(known_tokens, self._max_model_len) // self._block_size) - len(hits)

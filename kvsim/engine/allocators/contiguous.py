@@ -59,7 +59,7 @@ class Contiguous(Layout):
         Raises:
             ValueError: The reservation is an oracle's, but the shape has no oracle.
         """
-        capacity = shape.num_gpu_blocks * shape.block_size_tokens
+        capacity = shape.whole_context_tokens
         return ContiguousPool(
             capacity,
             self._reservation_tokens(shape),
@@ -101,6 +101,10 @@ class _Reservation:
 
 class ContiguousPool:
     """Reservations in an address space; a sequence never grows beyond its own and never shares."""
+
+    slots_per_token = 1
+    released_tokens = block_tokens = 0
+    release_offsets: tuple[int, ...] = ()
 
     __slots__ = (
         "_compacts",
@@ -145,7 +149,9 @@ class ContiguousPool:
         """Tell whether the largest hole of the empty pool could take the reservation."""
         return self._reservation_tokens(request) <= self._largest_ever_tokens
 
-    def shortage(self, request: RequestView, known_tokens: int, idle: bool) -> Shortage:
+    def shortage(
+        self, request: RequestView, known_tokens: int, idle: bool, at_once: bool = False
+    ) -> Shortage:
         """Tell whether a hole can take the whole reservation, however many tokens are known.
 
         HOLE: the free slots would suffice in sum. No watermark is kept, since nothing grows.
@@ -188,6 +194,9 @@ class ContiguousPool:
         reservation.asked_tokens = asked
         return True
 
+    def release(self, seq: int, computed_tokens: int) -> None:
+        """Do nothing: a reservation is kept to the end."""
+
     def fork(self, parent: int, child: int) -> None:
         """Refuse: neighbors can't be shared; a child is allocated and computed by itself.
 
@@ -208,6 +217,10 @@ class ContiguousPool:
     def slots_tokens(self, seq: int) -> int:
         """Return the size of the reservation, without what rounding added."""
         return self._reservations[seq].tokens
+
+    def unused_tokens(self, seq: int, final_tokens: int) -> int:
+        """Return what of the reservation lies beyond the sequence's final length."""
+        return max(0, self._reservations[seq].tokens - final_tokens)
 
     def slot(self, seq: int, position: int) -> int:
         """Translate a token position: the reservation's first slot plus the position."""

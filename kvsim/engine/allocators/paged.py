@@ -21,6 +21,10 @@ class Paged(Layout):
 
     def build(self, shape: PoolShape) -> KVAllocator:
         """Return an empty pool of this shape."""
+        if any(group.window_tokens for group in shape.kv_groups) or len(shape.kv_groups) > 1:
+            from kvsim.engine.allocators._hybrid import HybridPool
+
+            return HybridPool(shape)
         if shape.enable_prefix_caching:
             from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 
@@ -41,6 +45,10 @@ class PagedPool:
     the part without keys is last in, first out.
     """
 
+    slots_per_token = 1
+    released_tokens = 0
+    release_offsets: tuple[int, ...] = ()
+
     __slots__ = (
         "_block_size",
         "_co_owners",
@@ -51,6 +59,7 @@ class PagedPool:
         "_spare",
         "_tables",
         "_watermark_blocks",
+        "block_tokens",
         "capacity_tokens",
         "free_tokens",
         "growth_tokens",
@@ -75,7 +84,7 @@ class PagedPool:
         # Owners of a block beyond its first; a block with one owner has no entry.
         self._co_owners: dict[int, int] = {}
         self.capacity_tokens = self.free_tokens = self._num_blocks * self._block_size
-        self.growth_tokens = self._block_size
+        self.growth_tokens = self.block_tokens = self._block_size
         self.taken_tokens = self.rounding_tokens = self.holes_tokens = 0
         self.shared_tokens = self.reusable_tokens = 0
 
@@ -87,7 +96,9 @@ class PagedPool:
         longest = min(request.prompt_tokens + request.max_tokens, self._max_model_len)
         return -(-(longest - 1) // self._block_size) <= self._num_blocks
 
-    def shortage(self, request: RequestView, known_tokens: int, idle: bool) -> Shortage:
+    def shortage(
+        self, request: RequestView, known_tokens: int, idle: bool, at_once: bool = False
+    ) -> Shortage:
         """Tell whether blocks for all `known_tokens` are free, beside the watermark (R17, R19)."""
         needed = -(-min(known_tokens, self._max_model_len) // self._block_size)
         if not idle:
@@ -116,6 +127,9 @@ class PagedPool:
         if co_owners and self._spare[seq] and self._tables[seq][-1] in co_owners:
             return self._append_copying(seq, tokens)
         return self._extend(seq, tokens)
+
+    def release(self, seq: int, computed_tokens: int) -> None:
+        """Do nothing: full attention reads all tokens."""
 
     def fork(self, parent: int, child: int) -> None:
         """Let a new sequence share all blocks of another one.
@@ -147,6 +161,10 @@ class PagedPool:
         """Return the slots of a sequence's blocks."""
         return len(self._tables[seq]) * self._block_size
 
+    def unused_tokens(self, seq: int, final_tokens: int) -> int:
+        """Return the slots of a sequence's blocks beyond its final length."""
+        return max(0, len(self._tables[seq]) * self._block_size - final_tokens)
+
     def slot(self, seq: int, position: int) -> int:
         """Translate a token position through the block table."""
         index, offset = divmod(position, self._block_size)
@@ -168,6 +186,10 @@ class PagedPool:
     def block_table(self, seq: int) -> tuple[int, ...]:
         """Return the blocks of a sequence, head first."""
         return tuple(self._tables[seq])
+
+    def block_tables(self, seq: int) -> tuple[tuple[int, ...], ...]:
+        """Return the block table of the only KV group."""
+        return (self.block_table(seq),)
 
     def owners(self, block: int) -> int:
         """Return the reference count of a block that is not free."""

@@ -40,8 +40,12 @@ class VllmScheduler:
         self._caches = config.enable_prefix_caching and self._growth_tokens > 0
         # Decoding requests by the step (modulo block size) in which they need a block, by rank.
         self._due: list[dict[int, Request]] = [{} for _ in range(max(1, self._growth_tokens))]
+        # Computed tokens, modulo growth, at which a decoding request takes or gives back KV slots.
+        self._slides = bool(allocator.release_offsets)
+        self._fresh: dict[int, Request] = {}  # whose first decode comes, by rank: windows jump
         self._next_rank = 0
         self._step_tokens, self._most_running = config.step_tokens, config.running_seqs
+        self._last_position = config.max_model_len - 1
         # Prefills are held back: what a request asks for may grow, and decodes can go short.
         self._paced = (
             config.long_prefill_token_threshold_adaptive or config.prefill_schedule_interval > 1
@@ -50,6 +54,11 @@ class VllmScheduler:
         self._resting: set[int] = set()  # ranks of those whose last token is in flight
         # A decode's own token: is it known when its step is scheduled (R24), or in flight (R41)?
         self._known_new_tokens = 0 if config.async_scheduling else 1
+        # Windows pass the tokens that are known to be computed: one less with a step in flight.
+        late_tokens = 1 - self._known_new_tokens
+        self._touched_at = sorted(
+            {0, *(offset + late_tokens for offset in allocator.release_offsets)}
+        )
         self._interval = config.prefill_schedule_interval
         self._next_prefill_step = 0
         self._left_waiting = False  # by the last admission that was allowed to prefill
@@ -74,7 +83,7 @@ class VllmScheduler:
             self._schedule_in_order(step, plan)
         elif self.prefilling:
             self._schedule_chunks(step, plan)
-        elif self._growth_tokens and (due := self._due[step % self._growth_tokens]):
+        elif self._growth_tokens and (due := self._due_in(step)):
             self._grow(step, plan, _by_rank(due))
         if self._caches:
             self._publish(step)
@@ -97,6 +106,8 @@ class VllmScheduler:
         self.decode_seqs += 1
         self.decode_context_tokens += request.known_tokens
         self._file(request)
+        if self._slides:
+            self._fresh[request.rank] = request
 
     def rest(self, request: Request, step: int) -> None:
         """Schedule nothing more for a request from `step` on: its last token is in flight (R40)."""
@@ -112,6 +123,9 @@ class VllmScheduler:
 
     def _grow(self, step: int, plan: Plan, needing: list[Request]) -> None:
         """Give each of `needing` (by rank) its KV slots, preempting if need be (R12)."""
+        if self._slides:
+            self._slide_and_grow(step, plan, needing)
+            return
         append, growth_tokens = self.allocator.append, self._growth_tokens
         for request in needing:
             while request.rank >= 0:  # else it was a victim, perhaps its own (R14)
@@ -121,6 +135,36 @@ class VllmScheduler:
         if plan.preempted:
             needing = [request for request in needing if request.rank >= 0]
         plan.grown = needing
+
+    def _due_in(self, step: int) -> dict[int, Request]:
+        """Return the decoding requests that take or give back KV slots in this step, by rank."""
+        growth_tokens = self._growth_tokens
+        if not self._slides:
+            return self._due[step % growth_tokens]
+        due, self._fresh = self._fresh, {}
+        for computed_tokens in self._touched_at:
+            due.update(self._due[(step - computed_tokens) % growth_tokens])
+        return due
+
+    def _slide(self, request: Request, step: int) -> None:
+        """Give back the blocks that the request's windows have passed (R35)."""
+        if self._slides:
+            in_flight_tokens = int(request.decoding and not self._known_new_tokens)  # R41
+            computed_tokens = request.computed_before(step) - in_flight_tokens
+            self.allocator.release(request.number, computed_tokens)
+
+    def _slide_and_grow(self, step: int, plan: Plan, needing: list[Request]) -> None:
+        """Grow where sliding windows give blocks back first, even if that isn't enough."""
+        grown = []
+        for request in needing:
+            if request.rank >= 0:
+                asked_tokens = self._asked_tokens(request, step)
+                self._slide(request, step)
+                while request.rank >= 0 and not self._has_room(request, asked_tokens):
+                    self._preempt(step, plan, request)
+                if asked_tokens:
+                    grown.append(request)
+        plan.grown = [request for request in grown if request.rank >= 0]
 
     def _publish(self, step: int, ahead_of: float = math.inf) -> None:
         """Make blocks findable that this step fills: of prompts (R23) and of answers (R24).
@@ -143,7 +187,7 @@ class VllmScheduler:
         self._share_budget()
         needing = [request for request in self.prefilling if request.chunk_tokens]
         if self._growth_tokens:
-            needing += self._due[step % self._growth_tokens].values()
+            needing += self._due_in(step).values()
             needing.sort(key=lambda request: request.rank)
         self._grow(step, plan, needing)
         plan.chunks = [request for request in self.prefilling if request.chunk_tokens]
@@ -161,9 +205,14 @@ class VllmScheduler:
         budget_tokens = self._step_tokens - self.decode_seqs
         for request in self.prefilling:
             if request.rank > behind:
-                left_tokens = request.known_tokens - request.computed_tokens
+                left_tokens = self._left_tokens(request)
                 request.chunk_tokens = min(left_tokens, cap_tokens, budget_tokens)
             budget_tokens -= request.chunk_tokens
+
+    def _left_tokens(self, request: Request) -> int:
+        """Return what is left to compute of a running prompt, not beyond the context (R3)."""
+        left_tokens = min(request.known_tokens, self._last_position) - request.computed_tokens
+        return max(0, left_tokens)
 
     def _lacks_budget(self, step: int) -> bool:
         """Tell whether the requests ask for more than the budget, or did a step before."""
@@ -174,7 +223,7 @@ class VllmScheduler:
         if not self._throttled:
             cap_tokens = self._chunk_cap_tokens()
             for request in self.prefilling:
-                wanted_tokens += min(request.known_tokens - request.computed_tokens, cap_tokens)
+                wanted_tokens += min(self._left_tokens(request), cap_tokens)
         return wanted_tokens > self._step_tokens
 
     def _schedule_in_order(self, step: int, plan: Plan) -> None:
@@ -190,7 +239,7 @@ class VllmScheduler:
         for request in list(self.running.values()):
             if request.rank < 0 or request.rank in self._resting:
                 continue
-            left_tokens = 1 if request.decoding else request.known_tokens - request.computed_tokens
+            left_tokens = 1 if request.decoding else self._left_tokens(request)
             if self._throttled and not (request.decoding or request.rank in self._stalled):
                 left_tokens = 0
             tokens = min(left_tokens, cap_tokens, budget_tokens)
@@ -201,6 +250,7 @@ class VllmScheduler:
             if not tokens:
                 continue
             asked_tokens = self._asked_tokens(request, step)
+            self._slide(request, step)
             while request.rank >= 0 and not self._has_room(request, asked_tokens):
                 budget_tokens += given.pop(self._preempt(step, plan, request), 0)
             if request.rank >= 0:
@@ -272,6 +322,7 @@ class VllmScheduler:
 
     def _stop_decoding(self, request: Request, step: int) -> None:
         self._unfile(request)
+        self._fresh.pop(request.rank, None)
         request.stop_decoding(step)
         self.decode_seqs -= 1
         self.decode_context_tokens -= request.computed_tokens
@@ -339,10 +390,13 @@ class VllmScheduler:
         plan.chunks = [*chunks, *admitted]
 
     def _shortage(self, request: Request, first_tokens: int) -> Shortage:
-        """Tell whether the request's known tokens would fit (R17), or else the first of them."""
-        whole_prompt = self.config.scheduler_reserve_full_isl
-        need_tokens = request.known_tokens if whole_prompt else first_tokens
-        return self.allocator.shortage(request, need_tokens, idle=not self.running)
+        """Tell whether the request's known tokens would fit (R17), and the first of them."""
+        idle = not self.running
+        if self.config.scheduler_reserve_full_isl:
+            shortage = self.allocator.shortage(request, request.known_tokens, idle)
+            if shortage or not self._slides:  # without windows the first ones fit, too
+                return shortage
+        return self.allocator.shortage(request, first_tokens, idle, at_once=True)
 
     def _start(self, request: Request, cached_tokens: int, chunk_tokens: int) -> None:
         granted = self.allocator.allocate(request, request.number, cached_tokens + chunk_tokens)

@@ -1,0 +1,60 @@
+"""How long replayed steps last: as the recording says."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvsim.conformance.recording import Recording, to_ns
+from kvsim.cost import StepCost
+from kvsim.cost.affine import AffineCost
+from kvsim.units import NS_PER_US
+
+
+def recorded_step_time(recording: Recording) -> StepCost:
+    """Return the formula of the file if it has one, else the recorded durations."""
+    formula = recording.step_cost
+    if formula is None:
+        starts_ends = [
+            (step.get("start_ms", step["time_ms"]), step["end_ms"]) for step in recording.steps
+        ]
+        return PlayedCost(left_ns=deque(to_ns(end) - to_ns(start) for start, end in starts_ends))
+    return FormulaCost(
+        fixed_ns=formula.base * NS_PER_US,
+        per_token_ns=formula.per_token * NS_PER_US,
+        per_context_token_ns=formula.per_2_context * NS_PER_US / 2,
+        context_floor_ns=NS_PER_US,
+        empty_ns=formula.empty_step * NS_PER_US,
+    )
+
+
+def _duration_ns(step: dict[str, Any]) -> int:
+    return to_ns(step["end_ms"]) - to_ns(step.get("start_ms", step["time_ms"]))
+
+
+@dataclass(frozen=True, slots=True)
+class FormulaCost(AffineCost):
+    """An affine law; a step that computes nothing has a time of its own."""
+
+    empty_ns: int = 1
+
+    def step_ns(
+        self, tokens: int, seqs: int, decode_seqs: int, decode_kv_tokens: int, chunks_ns: float
+    ) -> int:
+        """Return the duration of a step."""
+        if not tokens:
+            return self.empty_ns
+        return AffineCost.step_ns(self, tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedCost(AffineCost):
+    """Durations one after the other; the last one stands for any more."""
+
+    left_ns: deque[int] = field(default_factory=deque)
+
+    def step_ns(
+        self, tokens: int, seqs: int, decode_seqs: int, decode_kv_tokens: int, chunks_ns: float
+    ) -> int:
+        """Return the next duration."""
+        left_ns = self.left_ns
+        return max(1, left_ns.popleft() if len(left_ns) > 1 else left_ns[0])

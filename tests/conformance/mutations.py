@@ -1,0 +1,372 @@
+"""A way to break each rule of `docs/vllm-rules.md`, for tests that see the replay notice it.
+
+Each function takes pytest's `monkeypatch`; it breaks the rule that it is named after, and no other
+if that can be helped.
+"""
+
+from collections import OrderedDict, deque
+from types import SimpleNamespace
+
+from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
+from kvsim.engine.allocators.paged import PagedPool
+from kvsim.engine.clients import RequestReader
+from kvsim.engine.replica import Replica
+from kvsim.engine.schedulers import queues
+from kvsim.engine.schedulers.queues import VICTIMS, FcfsQueue, PriorityQueue
+from kvsim.engine.schedulers.vllm import LACKS_BLOCKS, VllmScheduler
+
+
+def wrap(patch, owner, name):
+    """Replace a function by what the decorated one makes of it: it gets the original first."""
+    original = getattr(owner, name)
+
+    def decorate(broken):
+        patch.setattr(owner, name, lambda *args, **kwargs: broken(original, *args, **kwargs))
+
+    return decorate
+
+
+def r1_the_latest_prompt_gets_the_budget_first(patch):
+    @wrap(patch, VllmScheduler, "_share_budget")
+    def _(original, scheduler, behind=-1):
+        scheduler.prefilling.reverse()
+        original(scheduler, behind)
+        scheduler.prefilling.reverse()
+
+
+def r2_the_budget_is_that_of_memory(patch):
+    @wrap(patch, VllmScheduler, "__init__")
+    def _(original, scheduler, config, *rest):
+        original(scheduler, config, *rest)
+        scheduler._step_tokens = config.max_num_batched_tokens
+
+
+def r3_prompts_are_computed_to_their_end(patch):
+    @wrap(patch, VllmScheduler, "__init__")
+    def _(original, scheduler, *rest):
+        original(scheduler, *rest)
+        scheduler._last_position = 1 << 40
+
+
+def r4_the_threshold_holds_for_the_only_request(patch):
+    @wrap(patch, VllmScheduler, "_chunk_cap_tokens")
+    def _(original, scheduler):
+        return scheduler.config.long_prefill_token_threshold or original(scheduler)
+
+
+def r4_the_threshold_does_not_adapt(patch):
+    @wrap(patch, VllmScheduler, "_chunk_cap_tokens")
+    def _(original, scheduler):
+        threshold = scheduler.config.long_prefill_token_threshold
+        alone = len(scheduler.running) + len(scheduler.waiting) <= 1
+        return original(scheduler) if alone or not threshold else threshold
+
+
+def r5_the_second_overtakes_the_head_that_lacks_blocks(patch):
+    @wrap(patch, VllmScheduler, "_admit")
+    def _(original, scheduler, plan):
+        original(scheduler, plan)
+        if plan.head_lacks == LACKS_BLOCKS and isinstance(scheduler.waiting, FcfsQueue):
+            admitted = plan.admitted
+            head = scheduler.waiting.popleft()
+            original(scheduler, plan)
+            plan.admitted = [*admitted, *plan.admitted]
+            scheduler.waiting.appendleft(head)
+
+
+def r5_max_num_active_seqs_is_not_looked_at(patch):
+    @wrap(patch, VllmScheduler, "__init__")
+    def _(original, scheduler, config, *rest):
+        original(scheduler, config, *rest)
+        scheduler._most_running = config.max_num_seqs
+
+
+def r6_a_call_that_preempted_admits(patch):
+    @wrap(patch, VllmScheduler, "schedule")
+    def _(original, scheduler, step):
+        plan = original(scheduler, step)
+        if plan.preempted:
+            scheduler._admit(plan)
+        return plan
+
+
+def r7_preempted_requests_go_to_the_back(patch):
+    patch.setattr(FcfsQueue, "requeue", FcfsQueue.append)
+
+
+def r8_the_queue_is_in_order_of_arrival(patch):
+    @wrap(patch, queues, "_entry")
+    def _(original, request):
+        return 0, -request.arrival_ns, -request.number, request
+
+
+def r8_a_preempted_request_goes_to_the_front(patch):
+    patch.setattr(
+        PriorityQueue,
+        "requeue",
+        lambda queue, request: queue._entries.append((1, 0, 0, request)),
+    )
+
+
+def r9_prefills_are_not_paced(patch):
+    patch.setattr(VllmScheduler, "_throttles", lambda scheduler, step: False)
+
+
+def r10_the_token_being_sampled_gets_a_slot(patch):
+    for pool in (PagedPool, PrefixCachingPool):
+
+        @wrap(patch, pool, "allocate")
+        def _(original, pool, request, seq, tokens):
+            return original(pool, request, seq, tokens + 1)
+
+
+def r11_there_is_no_null_block(patch):
+    @wrap(patch, PagedPool, "__init__")
+    def _(original, pool, shape, null_block=True):
+        original(pool, shape, null_block=False)
+
+
+def r11_the_watermark_is_a_share_of_the_usable_blocks(patch):
+    @wrap(patch, PagedPool, "__init__")
+    def _(original, pool, shape, null_block=True):
+        original(pool, shape, null_block)
+        pool._watermark_blocks = int(shape.watermark * (shape.num_gpu_blocks - 1))
+
+
+def r12_the_first_admitted_is_preempted(patch):
+    patch.setitem(VICTIMS, "fcfs", lambda running: next(iter(running.values())))
+
+
+def r13_of_equal_ones_the_last_is_preempted(patch):
+    def last_of_the_least_urgent(running):
+        by_place = [(r.priority, r.arrival_ns, rank) for rank, r in running.items()]
+        return running[max(by_place)[-1]]
+
+    patch.setitem(VICTIMS, "priority", last_of_the_least_urgent)
+
+
+def r13_the_tokens_of_a_victim_are_lost(patch):
+    @wrap(patch, VllmScheduler, "_share_budget")
+    def _(original, scheduler, behind=-1):
+        if behind < 0:
+            original(scheduler, behind)
+
+
+def r14_who_is_its_own_victim_stops_the_others(patch):
+    @wrap(patch, VllmScheduler, "_grow")
+    def _(original, scheduler, step, plan, needing):
+        grown, stopped = [], False
+        for request in needing:
+            if stopped:
+                request.chunk_tokens = 0
+            elif request.rank >= 0:
+                original(scheduler, step, plan, [request])
+                grown += plan.grown
+                stopped = request.rank < 0
+        plan.grown = [request for request in grown if request.rank >= 0]
+
+
+def r15_a_preempted_request_forgets_its_answer(patch):
+    @wrap(patch, VllmScheduler, "_preempt")
+    def _(original, scheduler, *args):
+        victim = original(scheduler, *args)
+        victim.known_tokens = victim.prompt_tokens
+        return victim
+
+
+def r16_the_watermark_holds_back_running_requests(patch):
+    @wrap(patch, PagedPool, "_extend")
+    def _(original, pool, seq, tokens):
+        kept_tokens = pool._watermark_blocks * pool._block_size
+        if len(pool._tables) > 1 and pool.free_tokens - pool._block_size < kept_tokens:
+            return False
+        return original(pool, seq, tokens)
+
+
+def r17_only_the_first_chunk_has_to_fit(patch):
+    @wrap(patch, VllmScheduler, "_shortage")
+    def _(original, scheduler, request, first_tokens):
+        return scheduler.allocator.shortage(request, first_tokens, idle=not scheduler.running)
+
+
+def r18_the_rest_of_other_prompts_is_held_back(patch):
+    @wrap(patch, VllmScheduler, "_shortage")
+    def _(original, scheduler, request, first_tokens):
+        held_tokens = sum(
+            other.known_tokens - other.computed_tokens - other.chunk_tokens
+            for other in scheduler.prefilling
+        )
+        need_tokens = held_tokens + request.known_tokens
+        return scheduler.allocator.shortage(request, need_tokens, idle=not scheduler.running)
+
+
+def r19_the_watermark_holds_for_an_idle_engine(patch):
+    for pool in (PagedPool, PrefixCachingPool):
+
+        @wrap(patch, pool, "shortage")
+        def _(original, pool, request, known_tokens, idle):
+            return original(pool, request, known_tokens, idle=False)
+
+
+def r19_there_is_no_watermark(patch):
+    for pool in (PagedPool, PrefixCachingPool):
+
+        @wrap(patch, pool, "shortage")
+        def _(original, pool, request, known_tokens, idle):
+            return original(pool, request, known_tokens, idle=True)
+
+
+def r20_hits_in_the_free_queue_cost_nothing(patch):
+    @wrap(patch, PrefixCachingPool, "shortage")
+    def _(original, pool, request, known_tokens, idle):
+        hits_tokens = pool._idle_blocks(pool._hits(request)) * pool._block_size
+        pool.free_tokens += hits_tokens
+        shortage = original(pool, request, known_tokens, idle)
+        pool.free_tokens -= hits_tokens
+        return shortage
+
+
+def r20_hits_need_new_blocks(patch):
+    @wrap(patch, PrefixCachingPool, "shortage")
+    def _(original, pool, request, known_tokens, idle):
+        return PagedPool.shortage(pool, request, known_tokens, idle)
+
+
+def r21_partial_blocks_are_found(patch):
+    @wrap(patch, PrefixCachingPool, "publish")
+    def _(original, pool, request, seq, tokens):
+        blocks = min(len(pool._tables[seq]), -(-tokens // pool._block_size))
+        original(pool, request, seq, blocks * pool._block_size)
+
+
+def r22_all_known_tokens_are_found(patch):
+    @wrap(patch, PrefixCachingPool, "_hits")
+    def _(original, pool, request):
+        more = SimpleNamespace(
+            number=request.number,
+            known_tokens=request.known_tokens + 1,
+            block_keys=request.block_keys,
+        )
+        return original(pool, more)
+
+
+def r23_blocks_are_found_a_step_later(patch):
+    due = []
+
+    @wrap(patch, PrefixCachingPool, "publish")
+    def _(original, *args):
+        due.append((original, args))
+
+    @wrap(patch, VllmScheduler, "schedule")
+    def _(original, scheduler, step):
+        for publish, (pool, request, seq, tokens) in due:
+            if seq in pool._published:
+                publish(pool, request, seq, tokens)
+        due.clear()
+        return original(scheduler, step)
+
+
+def r24_answers_are_not_found(patch):
+    @wrap(patch, PrefixCachingPool, "publish")
+    def _(original, pool, request, seq, tokens):
+        original(pool, request, seq, min(tokens, request.prompt_tokens))
+
+
+def r25_the_newest_of_equal_blocks_is_found(patch):
+    def register(pool, key, block):
+        others = pool._blocks_of.get(key)
+        if others is None:
+            pool._blocks_of[key] = block
+        else:
+            others = (others,) if isinstance(others, int) else others
+            pool._blocks_of[key] = deque((block, *others))
+
+    patch.setattr(PrefixCachingPool, "_register", register)
+
+
+def r25_equal_blocks_are_kept_once(patch):
+    @wrap(patch, PrefixCachingPool, "_register")
+    def _(original, pool, key, block):
+        if key in pool._blocks_of:
+            del pool._key_of[block]
+        else:
+            original(pool, key, block)
+
+
+def r26_a_shared_block_is_released_by_its_first_user(patch):
+    @wrap(patch, PagedPool, "_disown")
+    def _(original, pool, block):
+        return original(pool, block) and False
+
+
+class NewestFirst(OrderedDict):
+    def popitem(self, last=True):
+        return super().popitem(not last)
+
+
+def r27_the_block_used_last_is_evicted_first(patch):
+    @wrap(patch, PrefixCachingPool, "__init__")
+    def _(original, pool, *args):
+        original(pool, *args)
+        pool._lru = NewestFirst()
+
+
+def r28_blocks_are_released_head_first(patch):
+    for pool in (PagedPool, PrefixCachingPool):
+
+        @wrap(patch, pool, "free")
+        def _(original, pool, seq):
+            pool._tables[seq].reverse()
+            original(pool, seq)
+
+
+def r28_blocks_without_key_go_to_the_back(patch):
+    @wrap(patch, PagedPool, "free")
+    def _(original, pool, seq):
+        released = len(pool._tables[seq])
+        original(pool, seq)
+        front = pool._free_blocks[-released:]
+        pool._free_blocks[:] = front + pool._free_blocks[:-released]
+
+
+def r29_ended_requests_are_freed_after_the_next_call(patch):
+    ended = []
+
+    @wrap(patch, VllmScheduler, "finish")
+    def _(original, scheduler, request, step):
+        scheduler._leave(request, step)
+        ended.append(request)
+
+    @wrap(patch, VllmScheduler, "schedule")
+    def _(original, scheduler, step):
+        plan = original(scheduler, step)
+        for request in ended:
+            scheduler.allocator.free(request.number)
+        ended.clear()
+        return plan
+
+
+def r29_ended_requests_are_freed_last_first(patch):
+    def complete(replica, plan):
+        ended = replica._ending.pop(replica.step, []) + replica._complete_chunks(plan)
+        for request in sorted(ended, key=lambda request: -request.rank):
+            replica._end(request)
+
+    patch.setattr(Replica, "_complete", complete)
+
+
+def r30_answers_go_a_token_beyond_the_context(patch):
+    @wrap(patch, RequestReader, "read")
+    def _(original, reader, *args):
+        reader._max_model_len += 1
+        request, answer_tokens = original(reader, *args)
+        reader._max_model_len -= 1
+        return request, answer_tokens
+
+
+def r30_each_chunk_of_a_prompt_gives_a_token(patch):
+    @wrap(patch, Replica, "_complete_chunks")
+    def _(original, replica, plan):
+        for request in plan.chunks:
+            request.known_tokens = request.computed_tokens + request.chunk_tokens
+        return original(replica, plan)
