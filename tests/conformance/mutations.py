@@ -347,12 +347,12 @@ def r29_ended_requests_are_freed_after_the_next_call(patch):
 
 
 def r29_ended_requests_are_freed_last_first(patch):
-    def complete(replica, plan):
-        ended = replica._ending.pop(replica.step, []) + replica._complete_chunks(plan)
+    @wrap(patch, Replica, "_complete")
+    def _(original, replica, batch):
+        ended = replica._ending.pop(batch.step, [])
+        original(replica, batch)
         for request in sorted(ended, key=lambda request: -request.rank):
-            replica._end(request)
-
-    patch.setattr(Replica, "_complete", complete)
+            replica._finish(request)
 
 
 def r30_answers_go_a_token_beyond_the_context(patch):
@@ -365,8 +365,8 @@ def r30_answers_go_a_token_beyond_the_context(patch):
 
 
 def r30_each_chunk_of_a_prompt_gives_a_token(patch):
-    @wrap(patch, Replica, "_complete_chunks")
-    def _(original, replica, plan):
+    @wrap(patch, Replica, "_advance_chunks")
+    def _(original, replica, plan, batch):
         for request in plan.chunks:
             request.known_tokens = request.computed_tokens + request.chunk_tokens
-        return original(replica, plan)
+        original(replica, plan, batch)
