@@ -161,7 +161,7 @@ class _Told:
         after = 0
         for call in calls[:last]:
             start_ns = end_ns = call.time_ns
-            if call.scheduled or (call.preempted and self._notes.keeps_empty_calls):
+            if call.scheduled:  # else it began no step
                 start_ns = starts_ns.popleft()
                 end_ns = start_ns + durations_ns.popleft()
             # The next call at the end of the step, or later, sees the pool as the step left it.

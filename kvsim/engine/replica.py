@@ -160,8 +160,8 @@ class Replica:
                     if self.step - self._oldest_step < most_in_flight:
                         continue
                 elif self._oldest_step == self.step:
-                    if not plan.preempted:
-                        yield from self._stall()
+                    if most_in_flight == 1 or not plan.preempted:  # else it costs nothing
+                        yield from self._stall(plan)
                         now_ns = clock.now
                     continue
             elif self._oldest_step == self.step:
@@ -180,19 +180,20 @@ class Replica:
         """Return a step in flight."""
         return self._batches[step % self._most_in_flight]
 
-    def _stall(self) -> Generator[Event, Any, None]:
-        """Wait for whatever may change that nothing can be scheduled; no step is in flight.
+    def _stall(self, plan: Plan) -> Generator[Event, Any, None]:
+        """Wait as long as an empty step takes, since nothing was scheduled and none is in flight.
 
-        That takes at least as long as an empty step, or, with a common queue, until another
-        replica gets the token that its head awaits (R42).
+        If nobody was preempted either, wait for whatever may change that: with a common queue that
+        another replica gets the token which its head awaits (R42).
         """
         waiting = self.scheduler.waiting
         self._wakeup = woken = self._clock.event()
         if not (waiting and waiting.head.awaiting):
             require(self.may_stall, "a replica with work makes progress")
             yield self._clock.timeout(self._cost.step_ns(0, 0, 0, 0, 0.0))
-        if not woken.triggered:
+        if not (plan.preempted or woken.triggered):
             yield woken
+        self._wakeup = None
         self._drop_aborted()
 
     # A step begins
@@ -210,7 +211,7 @@ class Replica:
                 self._own(request)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
-        if not seqs and (self._most_in_flight > 1 or not plan.preempted):
+        if not seqs:
             return False
         tokens = chunk_tokens + decode_seqs
         duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)

@@ -226,12 +226,14 @@ def compare(seed):
 def test_the_scenarios_cover_what_can_go_wrong():
     seen = dict.fromkeys(EVENT_KINDS, 0)
     lacks = set()
-    withdrawn = stalls = ended_waiting = discarded = cached = 0
+    withdrawn = stalls = ended_waiting = discarded = cached = preempted_with_windows = 0
     for seed in range(SCENARIOS):
         requests, config, cost, layout = random_scenario(seed)
         trace = run(requests, config, cost, layout)
         for kind in trace.tables["events"]["event"]:
             seen[EVENT_KINDS[kind]] += 1
+        if config.kv_groups and trace.tables["steps"]["preempted_seqs"].any():
+            preempted_with_windows += 1
         plain = reference(requests, config, cost, layout)[2]
         withdrawn += plain.withdrawn
         stalls += plain.stalls
@@ -245,4 +247,5 @@ def test_the_scenarios_cover_what_can_go_wrong():
     assert ended_waiting >= 2
     assert discarded >= 1000
     assert cached >= 1000
+    assert preempted_with_windows >= 10
     assert {HEAD_LACKS[code] for code in lacks} == set(HEAD_LACKS)
