@@ -266,7 +266,7 @@ DIMENSIONLESS = {
 VLLM_NAMES = {
     "max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size",
     "gpu_memory_utilization", "num_gpu_blocks_override", "long_prefill_token_threshold",
-    "prefill_schedule_interval",
+    "prefill_schedule_interval", "prefix_cache_retention_interval",
 }  # fmt: skip
 
 

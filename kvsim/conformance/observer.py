@@ -31,7 +31,7 @@ class Call:
     preempted: list[int]
     running: int
     waiting: int
-    place: int  # among all calls
+    look: int  # index of what the call saw of the pool
     free_blocks: int
     block_tables: dict[int, list[list[int]]]  # of running requests, a list a KV group
 
@@ -54,7 +54,7 @@ class Notes:
         self.keeps_empty_calls = not recording.config.async_scheduling
         self.most_calls = len(recording.steps) if recording.was_stopped else None
         self.calls: list[Call] = []
-        self.pools: list[tuple[int, Pool]] = []  # before each call, those not kept included; when
+        self.looks: list[tuple[int, Pool]] = []  # when, and what any call saw, also an empty one
         self.admissions: list[tuple[int, int, int]] = []  # request, known tokens, cached
         self.resumptions: list[tuple[int, int, int]] = []
 
@@ -71,9 +71,12 @@ class ObservedScheduler(VllmScheduler):
     def schedule(self, step: int) -> Plan:
         """Schedule, and note the call; nothing any more once the recording has stopped."""
         notes = self._notes
-        notes.pools.append((notes.now_ns(), self.pool()))
         if len(notes.calls) == notes.most_calls:
+            self._look()
+            notes.calls.append(self._noted(step, Plan()))
+        if notes.most_calls is not None and len(notes.calls) > notes.most_calls:
             return Plan()
+        self._look()
         plan = super().schedule(step)
         for request in plan.admitted:
             again = notes.resumptions if request.preemptions else notes.admissions
@@ -92,6 +95,9 @@ class ObservedScheduler(VllmScheduler):
         hashes = pool.cached_keys() if isinstance(pool, PrefixCachingPool | HybridPool) else 0
         return Pool(pool.free_tokens // notes.block_size, hashes, queue)
 
+    def _look(self) -> None:
+        self._notes.looks.append((self._notes.now_ns(), self.pool()))
+
     def _noted(self, step: int, plan: Plan) -> Call:
         computes = plan.decode_seqs or plan.chunks
         return Call(
@@ -106,7 +112,7 @@ class ObservedScheduler(VllmScheduler):
             [request.number for request in plan.preempted],
             len(self.running),
             len(self.waiting),
-            len(self._notes.pools) - 1,
+            len(self._notes.looks) - 1,
             self.allocator.free_tokens // self._notes.block_size,
             self._block_tables() if self._notes.with_tables else {},
         )

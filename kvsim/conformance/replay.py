@@ -151,21 +151,22 @@ class _Told:
         return Replayed(steps, outcome, self._summary(steps, outcome))
 
     def _steps(self) -> Iterator[Values]:
-        pools = self._notes.pools
+        calls, looks = self._notes.calls, self._notes.looks
+        last = self._notes.most_calls
         starts_ns = deque(self._tables["steps"]["start_ns"])
         durations_ns = deque(self._tables["steps"]["duration_ns"])
         finished = self._finished()
         after = 0
-        for call in self._notes.calls:
+        for call in calls[:last]:
             start_ns = end_ns = call.time_ns
             if call.scheduled:  # else it began no step
                 start_ns = starts_ns.popleft()
                 end_ns = start_ns + durations_ns.popleft()
             # The next call at the end of the step, or later, sees the pool as the step left it.
-            after = max(after, call.place + 1)
-            while after < len(pools) and pools[after][0] < end_ns:
+            after = max(after, call.look + 1)
+            while after < len(looks) and looks[after][0] < end_ns:
                 after += 1
-            pool = pools[after][1] if after < len(pools) else self._notes.scheduler.pool()
+            pool = looks[after][1] if after < len(looks) else self._notes.scheduler.pool()
             ended = [] if call.is_stall else finished.pop(end_ns, [])
             yield self._step(call, start_ns, end_ns, ended, pool)
 
@@ -230,7 +231,7 @@ class _Told:
         return "preempted" if row["preemptions"] else "waiting"
 
     def _summary(self, steps: list[Values], outcome: dict[int, Values]) -> Values:
-        calls = self._notes.calls
+        calls = self._notes.calls[: self._notes.most_calls]
         finishes_ms = [row["finish_ms"] for row in outcome.values() if row["finish_ms"] is not None]
         summary = {
             "steps": len(steps),

@@ -96,7 +96,7 @@ class Replica:
         self.allocator = scheduler.allocator
         self.step = 0  # to be scheduled next
         self._oldest_step = 0  # of those in flight; `step` if there are none
-        self.held_tokens = 0  # KV slots that hold tokens
+        self.held_tokens = 0  # tokens that are computed
         self.inside_tokens = 0  # KV slots owned that no token will ever fill
         self.may_stall = False  # else nothing to schedule raises `BrokenLawError`
         self._clock = clock
@@ -154,13 +154,19 @@ class Replica:
         clock, batches, most_in_flight = self._clock, self._batches, self._most_in_flight
         set_alarm, now_ns = Alarm(clock).set, 0
         while True:
-            plan = None
             if scheduler.running or scheduler.waiting:
                 plan = schedule(self.step)
-                if begin(plan, now_ns) and self.step - self._oldest_step < most_in_flight:
+                if begin(plan, now_ns):
+                    if self.step - self._oldest_step < most_in_flight:
+                        continue
+                elif self._oldest_step == self.step:
+                    if most_in_flight == 1 or not plan.preempted:  # else it costs nothing
+                        yield from self._stall(plan)
+                        now_ns = clock.now
                     continue
-            if self._oldest_step == self.step:
-                yield from self._sleep() if plan is None else self._stall(plan)
+            elif self._oldest_step == self.step:
+                self._wakeup = clock.event()
+                yield self._wakeup
                 now_ns = clock.now
                 continue
             batch = batches[self._oldest_step % most_in_flight]
@@ -174,21 +180,16 @@ class Replica:
         """Return a step in flight."""
         return self._batches[step % self._most_in_flight]
 
-    def _sleep(self) -> Generator[Event, Any, None]:
-        self._wakeup = self._clock.event()
-        yield self._wakeup
-
     def _stall(self, plan: Plan) -> Generator[Event, Any, None]:
-        """Wait as long as an empty step takes, since nothing was scheduled or is in flight.
+        """Wait as long as an empty step takes, since nothing was scheduled and none is in flight.
 
-        If nobody was preempted either, wait for whatever may change that. With a common queue its
-        head may await a token from another replica: that is no stall.
+        If nobody was preempted either, wait for whatever may change that: with a common queue that
+        another replica gets the token which its head awaits (R42).
         """
         waiting = self.scheduler.waiting
-        awaits = bool(waiting) and waiting.head.awaiting
-        require(self.may_stall or awaits, "a replica with work makes progress")
         self._wakeup = woken = self._clock.event()
-        if not awaits:
+        if not (waiting and waiting.head.awaiting):
+            require(self.may_stall, "a replica with work makes progress")
             yield self._clock.timeout(self._cost.step_ns(0, 0, 0, 0, 0.0))
         if not (plan.preempted or woken.triggered):
             yield woken
@@ -394,6 +395,13 @@ class Replica:
             self._drop_aborted()
         batch.forget()
 
+    def _drop_aborted(self) -> None:
+        """End the aborted requests, unless the step that ended now has completed them."""
+        for request in self._aborted:
+            if request.rank >= 0:
+                self._drop(request)
+        self._aborted.clear()
+
     def _note_token(self, request: Request, known_tokens: int, step: int) -> None:
         """Note the token that follows a prompt which was computed for the first time or again."""
         now_ns = self._clock.now
@@ -427,12 +435,6 @@ class Replica:
         request.discarded_tokens = request.generated_tokens - answer_tokens
         request.generated_tokens = answer_tokens
         self._home.finished(request)
-
-    def _drop_aborted(self) -> None:
-        for request in self._aborted:
-            if request.rank >= 0:  # else the step that ended now has completed it
-                self._drop(request)
-        self._aborted.clear()
 
     def _drop(self, request: Request) -> None:
         """End a request whose client is gone; its token in flight comes for nobody."""

@@ -23,13 +23,13 @@ from kvsim.workload.requests import RequestTable, Segments
 
 class Note(NamedTuple):
     """What a scheduling call did: [(request, tokens, computed before)], preempted requests;
-    before it: time, free queue; after it: distinct prefixes that can be found, block tables."""
+    before it: time, free queue, distinct prefixes that can be found; after it: block tables."""
 
     time_ns: int
     scheduled: list[tuple[int, int, int]]
     preempted: list[int]
     free_queue_before: tuple[int, ...]
-    cached_keys: int
+    cached_keys_before: int
     block_tables: dict[int, tuple[tuple[int, ...], ...]]  # by group
 
 
@@ -61,6 +61,7 @@ class SpyScheduler(VllmScheduler):
         pool = self.allocator
         paged = isinstance(pool, PagedPool | HybridPool)
         before = pool.free_queue() if paged else ()
+        keys = pool.cached_keys() if isinstance(pool, PrefixCachingPool | HybridPool) else 0
         plan = super().schedule(step)
         scheduled = [
             (request.number, 1, step + request.offset)
@@ -70,7 +71,6 @@ class SpyScheduler(VllmScheduler):
             if request.decoding or request.chunk_tokens
         ]
         preempted = [request.number for request in plan.preempted]
-        keys = pool.cached_keys() if isinstance(pool, PrefixCachingPool | HybridPool) else 0
         tables = {}
         if paged:
             tables = {

@@ -53,7 +53,7 @@ class PoolShape:
     oracle_output_tokens: Callable[[RequestView], int] | None = None
     enable_prefix_caching: bool = False
     kv_groups: tuple[KVGroup, ...] = ()  # empty: full attention in all layers
-    max_chunk_tokens: int = 0  # most tokens of one sequence in the steps in flight
+    max_chunk_tokens: int = 0  # most tokens of one sequence in the steps in flight (R36)
     prefix_cache_retention_interval: int | None = 0  # tokens; None: windows are kept everywhere
 
     @property
@@ -77,7 +77,6 @@ class PoolShape:
             oracle_output_tokens=oracle,
             enable_prefix_caching=config.enable_prefix_caching,
             kv_groups=config.kv_groups,
-            # R36: with asynchronous scheduling those of both steps in flight.
             max_chunk_tokens=config.max_num_batched_tokens * (1 + config.async_scheduling),
             prefix_cache_retention_interval=config.prefix_cache_retention_interval,
         )

@@ -141,7 +141,7 @@ class VllmScheduler:
         if not self._slides:
             return self._due[step % growth_tokens]
         due = self._fresh
-        # With a step in flight, what it computes of a prompt is passed only in the next one.
+        # A chunk in flight is passed a step later (R41), so look once more.
         ahead = self.steps_in_flight > 1
         self._fresh = {
             rank: each for rank, each in due.items() if ahead and each.chunk_step == step - 1
@@ -153,7 +153,7 @@ class VllmScheduler:
     def _slide(self, request: Request, step: int) -> None:
         """Give back the blocks that the request's windows have passed (R35, R41)."""
         if self._slides:
-            ahead = self.steps_in_flight > 1  # what the step in flight computes may still be read
+            ahead = self.steps_in_flight > 1
             tokens = request.processed_before(step) if ahead else request.computed_before(step)
             self.allocator.release(request.number, tokens)
 
