@@ -8,7 +8,6 @@ from typing import TypeVar
 from kvsim.cost import StepCost
 from kvsim.cost.affine import AffineCost
 from kvsim.cost.kernels import Deployment, build_cost
-from kvsim.cost.overheads.synchronous import Synchronous
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import InputError, Problem
 from kvsim.gpu import GpuSpec, Price, load_gpu, price_of
@@ -29,7 +28,6 @@ from kvsim.scenario.schema import (
     MOST_BLOCKS,
     AffineStepCost,
     Engine,
-    KernelStepCost,
     Scenario,
 )
 from kvsim.scenario.variant import ResolvedVariant
@@ -64,7 +62,7 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         raise InputError(Problem(what, path="engine"))
     config = replace(
         _config(scenario.engine, flags, memory.num_gpu_blocks, memory.kv_layout.groups),
-        async_scheduling=_schedules_ahead(scenario),
+        async_scheduling=scenario.engine.async_scheduling,
     )
     return ResolvedVariant(
         name=name,
@@ -201,14 +199,6 @@ def _config(
         kv_groups=groups if any(group.window_tokens for group in groups) else (),
         prefix_cache_retention_interval=engine.prefix_cache_retention_interval,
     )
-
-
-def _schedules_ahead(scenario: Scenario) -> bool:
-    """Return whether scheduling is asynchronous: vLLM's default, but V0 could not."""
-    if scenario.engine.async_scheduling is not None:
-        return scenario.engine.async_scheduling
-    law = scenario.cost
-    return not (isinstance(law, KernelStepCost) and isinstance(law.overhead, Synchronous))
 
 
 def _step_cost(

@@ -170,9 +170,8 @@ class Engine(Parameters):
     """Raise that limit to an equal share of max_num_batched_tokens for each request there is."""
     prefill_schedule_interval: int = Field(default=1, ge=1, le=10**6)
     """Compute prompts only in one of so many steps, while others decode and none was left out."""
-    async_scheduling: bool | None = None
-    """Schedule a step while the one before is computed; null: as vLLM does by default, but not with
-    the overhead `synchronous`."""
+    async_scheduling: bool = False
+    """Schedule a step while the one before is computed, as vLLM 0.33.0 does by default."""
     scheduler_reserve_full_isl: bool = True
     """Admit a request only if its whole prompt fits the free blocks now."""
     watermark: float = Field(default=0.0, ge=0, lt=1)

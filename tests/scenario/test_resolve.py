@@ -17,7 +17,7 @@ from kvsim.workload.parameters import file_digests
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
-SYNCHRONOUS = {"async_scheduling": False}
+ASYNCHRONOUS = {"async_scheduling": True}
 
 
 def data(**rest):
@@ -57,7 +57,6 @@ def test_defaults_are_those_of_vllm_0_33(gpu, max_num_seqs, max_num_batched_toke
         max_model_len=131072,
         num_gpu_blocks=variant.memory.num_gpu_blocks,
         enable_prefix_caching=True,
-        async_scheduling=True,
     )
     assert variant.memory.flags.gpu_memory_utilization == 0.92
     assert variant.num_gpus == 2
@@ -80,7 +79,7 @@ def test_given_settings_are_taken():
         "scheduler_reserve_full_isl": False,
         "watermark": 0.25,
         "enable_prefix_caching": False,
-        "async_scheduling": False,
+        "async_scheduling": True,
     }
     variant = resolved(engine=settings)
     shown = {**settings, "num_gpu_blocks": 777}
@@ -123,18 +122,10 @@ def test_a_known_price_is_noted_with_its_date():
     assert any("as of 2024" in note for note in variant.notes)
 
 
-def test_scheduling_is_asynchronous_unless_the_scenario_or_the_engine_of_v0_says_otherwise():
-    v0 = {"kind": "kernels", "overhead": {"kind": "synchronous"}}
-    assert resolved().engine.async_scheduling
-    assert not resolved(engine=SYNCHRONOUS).engine.async_scheduling
-    assert not resolved(cost=v0).engine.async_scheduling
-    assert resolved(cost=v0, engine={"async_scheduling": True}).engine.async_scheduling
-
-
 def test_what_differs_from_vllm_s_defaults_is_noted():
     notes = " ".join(resolved().notes)
-    assert "Scheduling is asynchronous" in notes
-    assert "Scheduling is synchronous" in " ".join(resolved(engine=SYNCHRONOUS).notes)
+    assert "Scheduling is synchronous" in notes
+    assert "Scheduling is asynchronous" in " ".join(resolved(engine=ASYNCHRONOUS).notes)
     assert "max_num_seqs 1024" in notes
     assert "max_num_seqs 1024" not in " ".join(resolved(engine={"max_num_seqs": 64}).notes)
 
