@@ -249,7 +249,7 @@ class _Told:
             }
         if self._recording.was_stopped:
             summary["note"] = self._recording.summary["note"]
-        elif calls[-1].is_stall:
+        elif any(row["finish_ms"] is None for row in outcome.values()):
             summary["note"] = STALLED
         return summary
 

@@ -183,13 +183,15 @@ class Replica:
     def _stall(self, plan: Plan) -> Generator[Event, Any, None]:
         """Wait as long as an empty step takes, since nothing was scheduled and none is in flight.
 
-        If nobody was preempted either, wait for whatever may change that: with a common queue that
-        another replica gets the token which its head awaits (R42).
+        With asynchronous scheduling it takes no time, as in the recordings. If nobody was
+        preempted either, wait for whatever may change that: with a common queue that another
+        replica gets the token which its head awaits (R42).
         """
         waiting = self.scheduler.waiting
+        awaits = bool(waiting) and waiting.head.awaiting
+        require(self.may_stall or awaits, "a replica with work makes progress")
         self._wakeup = woken = self._clock.event()
-        if not (waiting and waiting.head.awaiting):
-            require(self.may_stall, "a replica with work makes progress")
+        if self._most_in_flight == 1:
             yield self._clock.timeout(self._cost.step_ns(0, 0, 0, 0, 0.0))
         if not (plan.preempted or woken.triggered):
             yield woken
