@@ -26,8 +26,8 @@ SERVER = EngineConfig(
     max_num_seqs=1,
     max_num_batched_tokens=LONGEST_TOKENS,
     max_model_len=LONGEST_TOKENS,
-    num_gpu_blocks=3,
-    block_size=LONGEST_TOKENS,
+    num_gpu_blocks=2 * LONGEST_TOKENS // 1024 + 3,
+    block_size=1024,
 )
 ONE_NS_A_TOKEN = LinearCost(fixed_ns=0, token_ns=1)
 
