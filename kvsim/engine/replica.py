@@ -135,7 +135,11 @@ class Replica:
         """Return how many tokens of a request's answer have come, with the steps that ended."""
         generated_tokens = request.generated_tokens
         if not request.decoding:
-            return generated_tokens - request.awaiting
+            if not request.awaiting:
+                return generated_tokens
+            # It decoded until it rested or was preempted: two of its tokens may be in flight.
+            decoded_tokens = self._oldest_step + request.offset - request.prompt_tokens + 1
+            return max(0, min(generated_tokens - 1, decoded_tokens))
         decoded_tokens = request.computed_before(self._oldest_step) - request.prompt_tokens + 1
         return max(generated_tokens - 1, decoded_tokens)  # its prompt may be in flight as well
 
