@@ -78,7 +78,7 @@ PRIVATE = re.compile(
         ("/".join(["", "home", "ann", "kvsim"]), True),
         ("/".join(["", "root", "x"]), True),
         (".".join(["files", "pythonhosted", "org"]), True),
-        ("docs/work/more, a home/user", False),
+        ("docs" + "/".join(["", "work", "more"]) + ", a home" + "/user", False),
         ("reports/chat", False),
     ],
 )

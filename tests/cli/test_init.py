@@ -1,39 +1,16 @@
-import io
-import signal
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from kvsim.cli.main import main
 from kvsim.scenario.load import load_scenario
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 SERVE = f"vllm serve {LLAMA} --max-model-len 8192 --max-num-seqs 64 --port 8000"
 
 
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
-def kvsim(tmp_path, monkeypatch, capsys):
-    """Run the command line in this process, which is much quicker than in another."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-
-    def run(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "argv", ["kvsim", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with pytest.raises(SystemExit) as end:
-            main()
-        return Done(end.value.code or 0, *capsys.readouterr())
-
-    return run
+def kvsim(command_line):
+    return command_line
 
 
 def test_a_scenario_that_init_wrote_runs(kvsim, tmp_path):

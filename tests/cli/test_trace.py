@@ -1,40 +1,20 @@
 import json
 import os
 import re
-import signal
-import sys
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from kvsim.cli.main import main
 from kvsim.scenario.load import load_scenario
 
 ROOT = Path(__file__).parents[2]
 AZURE = ROOT / "scenarios" / "traces" / "AzureLLMInferenceTrace_code.csv"
 
 
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
-def kvsim(tmp_path, monkeypatch, capsys):
-    """Run the command line in this process, which is much quicker than in another."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["kvsim", "trace", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return Done(end.value.code or 0, *capsys.readouterr())
-
-    return run
+def kvsim(command_line):
+    return partial(command_line, "trace")
 
 
 def test_a_log_is_told_first_in_a_sentence(kvsim, tmp_path):

@@ -48,7 +48,7 @@ def test_poisson_stays_poisson(seed):
 def test_gamma_gaps_are_found_with_their_burstiness(burstiness):
     found = fit_arrivals(draw(Gamma(rate_per_s=5.0, burstiness=burstiness)), HOUR_NS)
     assert isinstance(found, Gamma)
-    assert found.burstiness == pytest.approx(burstiness, rel=0.3)
+    assert found.burstiness == pytest.approx(burstiness, rel=0.2)  # seeds differ by that much
 
 
 def test_bursts_are_found_with_their_rates_and_lengths():
@@ -56,8 +56,10 @@ def test_bursts_are_found_with_their_rates_and_lengths():
     found = fit_arrivals(draw(made, hours=6), 6 * HOUR_NS)
     assert isinstance(found, Bursts)
     assert found.rate_per_s == pytest.approx(made.rate_per_s, rel=0.1)
+    # Over ten seeds rates come within 7 %; lengths of bursts, and with them the dispersion, are
+    # told by some 360 bursts and their sums in windows: they spread over 0.5 to 1.4 times.
     assert found.index_of_dispersion == pytest.approx(made.index_of_dispersion, rel=0.35)
-    assert found.burst_rate_per_s == pytest.approx(20, rel=0.35)
+    assert found.burst_rate_per_s == pytest.approx(20, rel=0.1)
     assert found.mean_burst_s == pytest.approx(10, rel=0.5)
 
 

@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from kvsim.policy import Policy
 from kvsim.workload.prompts import Prompts
+from kvsim.workload.prompts._single_turn import SingleTurn
 from kvsim.workload.requests import Segments
 
 
-class FixedSet(Policy):
+class FixedSet(SingleTurn):
     """A fixed set of prompts, sent again and again as benchmark clients do.
 
     Each request is a session of its own. A prompt has the same length each time, and so has its
@@ -25,10 +25,6 @@ class FixedSet(Policy):
     order: Literal["round_robin", "random"] = "round_robin"
     """round_robin: one after the other, then from the first again; random: any of them, each
     equally likely."""
-
-    def turns(self, sessions: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return ones; see `PromptLaw`."""
-        return np.ones(sessions, dtype=np.int64)
 
     def prompts(
         self,

@@ -9,9 +9,10 @@ from kvsim.workload.limits import Tokens
 from kvsim.workload.prompts import Prompts
 from kvsim.workload.prompts._conversations import compose_conversations
 from kvsim.workload.prompts._prefixes import SharesPrefixes
+from kvsim.workload.prompts._single_turn import SingleTurn
 
 
-class SharedPrefix(SharesPrefixes):
+class SharedPrefix(SingleTurn, SharesPrefixes):
     """The system prompt of a group, then a prompt of the request's own.
 
     Each request is a session of its own; `lengths` says how long its own prompt is.
@@ -20,10 +21,6 @@ class SharedPrefix(SharesPrefixes):
     kind: Literal["shared_prefix"] = "shared_prefix"
     prefix_tokens: Tokens
     """Length of each system prompt, or of the shortest."""
-
-    def turns(self, sessions: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return ones; see `PromptLaw`."""
-        return np.ones(sessions, dtype=np.int64)
 
     def prompts(
         self,

@@ -5,18 +5,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.policy import Policy
 from kvsim.workload.prompts import Prompts
+from kvsim.workload.prompts._single_turn import SingleTurn
 
 
-class Unrelated(Policy):
+class Unrelated(SingleTurn):
     """Each request is a session of its own, its prompt unlike all others."""
 
     kind: Literal["unrelated"] = "unrelated"
-
-    def turns(self, sessions: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return ones; see `PromptLaw`."""
-        return np.ones(sessions, dtype=np.int64)
 
     def prompts(
         self,
