@@ -41,6 +41,7 @@ REQUESTS = (
     Column("max_tokens", "tokens", "Longest answer allowed"),
     Column("output_tokens", "tokens", "Tokens generated"),
     Column("arrival_ns", "ns", "Arrival at the server"),
+    Column("queued_ns", "ns", "In the engine's queue, the front end is done; -1 if never"),
     Column("admitted_ns", "ns", "First scheduled, -1 if never"),
     Column("first_token_ns", "ns", "First token produced, -1 if never"),
     Column("finish_ns", "ns", "Last token, rejection, or its client gave up; -1 if unfinished"),

@@ -73,7 +73,7 @@ def replay(recording: Recording) -> Replayed:
         build_allocator=lambda oracle: Paged().build(PoolShape.of(config, oracle)),
         cost=recorded_step_time(recording),
         build_scheduler=build_scheduler,
-        front_end=False,
+        refuses_hopeless=False,
     )
     cluster = Cluster(request_table(recording), fleet, lambda name, rows: chunks[name].append(rows))
     notes.now_ns = lambda: cluster.now_ns

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kvsim.cost import StepCost
 from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.clients import Clients, RequestReader
-from kvsim.engine.clock import Clock
+from kvsim.engine.clock import Clock, Instant
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.laws import Population, StepLaws
 from kvsim.engine.loads import ReplicaLoad
@@ -40,8 +40,9 @@ BuildAllocator = Callable[[Callable[[RequestView], int]], KVAllocator]
 class Fleet:
     """Equal replicas behind a router.
 
-    `build_allocator` gets the oracle of true answer lengths. Without its `front_end` requests are
-    let in that can never be served (R31); they may block the queue for ever (R32 to R34).
+    `build_allocator` gets the oracle of true answer lengths. `way_in_ns` says by its prompt tokens
+    how long a request is in the front end. Unless it `refuses_hopeless` requests those are let in
+    that can never be served (R31); they may block the queue for ever (R32 to R34).
     """
 
     config: EngineConfig
@@ -51,7 +52,8 @@ class Fleet:
     cost: StepCost
     copy_ns_per_token: float = 0.0
     build_scheduler: BuildScheduler = VllmScheduler
-    front_end: bool = True
+    way_in_ns: Callable[[int], int] | None = None
+    refuses_hopeless: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class Cluster:
         self._present: dict[int, Request] = {}
         self._answers_tokens: dict[int, int] = {}  # of the present ones: not for policies to see
         self._gone: dict[int, _Gone] = {}  # present requests whose clients are gone
+        self._in_front_end: set[int] = set()  # present requests that the engine doesn't know yet
+        self._instants = 0
         self._clock = Clock()
         allocators = [fleet.build_allocator(self._answer_tokens) for _ in range(fleet.replicas)]
         self._allocators = allocators
@@ -125,7 +129,7 @@ class Cluster:
         self._clock.run(until=until_ns)
         drained = not self._present
         law = "a run that is not cut leaves no request unfinished"
-        require(drained or until_ns is not None or not self._fleet.front_end, law)
+        require(drained or until_ns is not None or not self._fleet.refuses_hopeless, law)
         for request in list(self._present.values()):
             request.generated_tokens = self._delivered_tokens(request)
             self._leave(request, UNFINISHED)
@@ -135,7 +139,7 @@ class Cluster:
         return RunTotals(
             self._clock.now,
             steps,
-            steps + self._clients.instants,
+            steps + self._clients.instants + self._instants,
             tuple(self._clients.retried_rows),
         )
 
@@ -150,7 +154,7 @@ class Cluster:
             self,
             self._fleet.copy_ns_per_token,
         )
-        replica.may_stall = not self._fleet.front_end
+        replica.may_stall = not self._fleet.refuses_hopeless
         return replica
 
     # Requests come
@@ -161,17 +165,35 @@ class Cluster:
         self._present[request.number] = request
         self._answers_tokens[request.number] = answer_tokens
         fleet = self._fleet
-        if fleet.front_end and why_never(request, fleet.config, self._allocators[0]):
+        if fleet.refuses_hopeless and why_never(request, fleet.config, self._allocators[0]):
             self._leave(request, REJECTED)
             self._clients.left(request, answered=False)
             return
-        router = fleet.router
-        if router.shares_queue:
+        if not fleet.router.shares_queue:
+            request.replica = fleet.router.choose(request, self._loads)
+            self._loads[request.replica].add(request)
+        delay_ns = fleet.way_in_ns(request.prompt_tokens) if fleet.way_in_ns else 0
+        if not delay_ns:
+            self._enqueue(request)
+            return
+        self._in_front_end.add(request.number)
+        self._instants += 1
+        instant = Instant(self._clock, delay_ns)
+        instant.callbacks = [lambda _: self._leave_front_end(request)]
+
+    def _leave_front_end(self, request: Request) -> None:
+        self._in_front_end.remove(request.number)
+        if request.number in self._gone:
+            self.finished(request)
+        else:
+            self._enqueue(request)
+
+    def _enqueue(self, request: Request) -> None:
+        request.queued_ns = self._clock.now
+        if self._fleet.router.shares_queue:
             self._replicas[0].scheduler.enqueue(request)
             self.requeued()
         else:
-            request.replica = router.choose(request, self._loads)
-            self._loads[request.replica].add(request)
             replica = self._replicas[request.replica]
             replica.scheduler.enqueue(request)
             replica.wake()
@@ -202,7 +224,8 @@ class Cluster:
         self._gone[number] = _Gone(
             self._clock.now, request.first_token_ns, self._delivered_tokens(request)
         )
-        self._replicas[max(0, request.replica)].abort(request)
+        if number not in self._in_front_end:
+            self._replicas[max(0, request.replica)].abort(request)
 
     def _delivered_tokens(self, request: Request) -> int:
         """Return how many tokens of its answer the client has got by now."""
@@ -218,8 +241,12 @@ class Cluster:
         first_token_ns, output_tokens = request.first_token_ns, request.generated_tokens
         if outcome == FINISHED:
             require(
-                request.arrival_ns <= request.admitted_ns < first_token_ns <= now_ns,
-                "a request arrives, is admitted, gets its first token, and finishes, in this order",
+                request.arrival_ns
+                <= request.queued_ns
+                <= request.admitted_ns
+                < first_token_ns
+                <= now_ns,
+                "a request arrives, waits, is admitted, gets its first token and finishes",
             )
         elif outcome == REJECTED:
             row = (-1, now_ns, -1, number, REJECTION, request.prompt_tokens, 0)
@@ -242,6 +269,7 @@ class Cluster:
             request.max_tokens,
             output_tokens,
             request.arrival_ns,
+            request.queued_ns,
             request.admitted_ns,
             first_token_ns,
             finish_ns,

@@ -83,6 +83,7 @@ class Request:
         "preemptions",
         "priority",
         "prompt_tokens",
+        "queued_ns",
         "rank",
         "recomputed_tokens",
         "replica",
@@ -129,6 +130,7 @@ class Request:
         self.lost_tokens = 0  # computed before preemptions, recomputed or not
         self.hit_tokens = 0  # found in the prefix cache at all its admissions
         self.cached_tokens = 0  # found at the first one
+        self.queued_ns = -1
         self.admitted_ns = -1
         self.first_token_ns = -1
         self.last_token_ns = -1

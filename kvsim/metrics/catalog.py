@@ -30,7 +30,7 @@ _LATENCY_TEXTS = {
     "e2e": ("E2E", "finish − arrival", "End-to-end latency of finished requests"),
     "queue": (
         "Queue time",
-        "admitted − arrival",
+        "admitted − queued",
         "Time until the request is first scheduled, of all that were",
     ),
 }

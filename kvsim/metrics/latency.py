@@ -66,7 +66,7 @@ def request_latencies(requests: Columns) -> dict[str, NDArray[np.float64]]:
         "ttft": _seconds(first - arrival, first >= 0),
         "tpot": _seconds(finish - first, finished & (more_tokens > 0)) / np.maximum(more_tokens, 1),
         "e2e": _seconds(finish - arrival, finished),
-        "queue": _seconds(admitted - arrival, admitted >= 0),
+        "queue": _seconds(admitted - requests["queued_ns"], admitted >= 0),
     }
 
 

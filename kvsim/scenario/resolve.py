@@ -23,10 +23,12 @@ from kvsim.memory import (
 from kvsim.model import ModelSpec, fp8_weights, load_model
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
+from kvsim.scenario.profiles import EngineProfile, load_profile
 from kvsim.scenario.schema import (
     BASE,
     MOST_BLOCKS,
     AffineStepCost,
+    AnyCost,
     Engine,
     Scenario,
 )
@@ -60,9 +62,10 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
             f"a KV cache of {memory.num_gpu_blocks} blocks; at most {MOST_BLOCKS} can be simulated"
         )
         raise InputError(Problem(what, path="engine"))
+    profile = _at("cost.profile", lambda: _profile(scenario.cost, base_dir))
     config = replace(
         _config(scenario.engine, flags, memory.num_gpu_blocks, memory.kv_layout.groups),
-        async_scheduling=scenario.engine.async_scheduling,
+        async_scheduling=_schedules_ahead(scenario.engine, profile),
     )
     return ResolvedVariant(
         name=name,
@@ -71,7 +74,8 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         gpu=gpu,
         engine=config,
         memory=memory,
-        cost=_at("model", lambda: _step_cost(scenario, model, gpu, config)),
+        cost=_at("model", lambda: _step_cost(scenario, model, gpu, config, profile)),
+        profile=profile,
         price=price,
         notes=tuple(notes_on(scenario, config, gpu, memory, price)),
     )
@@ -201,12 +205,32 @@ def _config(
     )
 
 
+def _profile(law: AnyCost, base_dir: Path | None) -> EngineProfile | None:
+    """Return the profile with what the scenario says otherwise; a law of the user's has none."""
+    if isinstance(law, AffineStepCost):
+        return None
+    given = {"overhead": law.overhead, "front_end": law.front_end}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return load_profile(law.profile, base_dir).model_copy(update=changes)
+
+
+def _schedules_ahead(engine: Engine, profile: EngineProfile | None) -> bool:
+    if engine.async_scheduling is not None:
+        return engine.async_scheduling
+    return profile is None or profile.async_scheduling
+
+
 def _step_cost(
-    scenario: Scenario, model: ModelSpec, gpu: GpuSpec, config: EngineConfig
+    scenario: Scenario,
+    model: ModelSpec,
+    gpu: GpuSpec,
+    config: EngineConfig,
+    profile: EngineProfile | None,
 ) -> StepCost:
     law = scenario.cost
     if isinstance(law, AffineStepCost):
         return AffineCost(**law.model_dump(exclude={"kind"}))
+    assert profile is not None  # every other law has one
     deployment = Deployment(
         tensor_parallel_size=scenario.engine.tensor_parallel_size,
         kv_cache_dtype=scenario.engine.kv_cache_dtype,
@@ -214,7 +238,7 @@ def _step_cost(
         max_num_seqs=config.max_num_seqs,
         max_model_len=config.max_model_len,
     )
-    return build_cost(model, gpu, deployment, law.overhead)
+    return build_cost(model, gpu, deployment, profile.overhead)
 
 
 def _price(scenario: Scenario, gpu: GpuSpec) -> Price | None:

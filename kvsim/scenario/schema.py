@@ -22,6 +22,7 @@ from pydantic import (
 import kvsim.cost.overheads
 import kvsim.engine.allocators
 import kvsim.engine.routers
+from kvsim.cost.front_end import FrontEnd
 from kvsim.cost.overheads.async_engine import AsyncEngine
 from kvsim.defaults import BLOCK_SIZE, GPU_MEMORY_UTILIZATION
 from kvsim.engine.allocators.contiguous import Contiguous
@@ -33,6 +34,7 @@ from kvsim.gpu import CustomGpu
 from kvsim.memory import refuse_several_kv_sizes
 from kvsim.metrics.targets import check_targets
 from kvsim.policy import Parameters, Policy, policies_in, union_of
+from kvsim.scenario.profiles import DEFAULT_PROFILE
 from kvsim.workload.limits import Printable, Seconds, Tokens
 from kvsim.workload.parameters import ClassName, Workload
 
@@ -170,8 +172,9 @@ class Engine(Parameters):
     """Raise that limit to an equal share of max_num_batched_tokens for each request there is."""
     prefill_schedule_interval: int = Field(default=1, ge=1, le=10**6)
     """Compute prompts only in one of so many steps, while others decode and none was left out."""
-    async_scheduling: bool = False
-    """Schedule a step while the one before is computed, as vLLM 0.33.0 does by default."""
+    async_scheduling: bool | None = None
+    """Schedule a step while the one before is computed; null: as the cost's profile says, and
+    vLLM's default, which is true, without one."""
     scheduler_reserve_full_isl: bool = True
     """Admit a request only if its whole prompt fits the free blocks now."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
@@ -192,8 +195,13 @@ class KernelStepCost(Policy):
     """Step time as the sum of measured CUDA kernels and the host's overhead."""
 
     kind: Literal["kernels"] = "kernels"
-    overhead: AnyOverhead = Field(default_factory=AsyncEngine, validate_default=True)
-    """Time of a step that no kernel explains."""
+    profile: Printable = DEFAULT_PROFILE
+    """Constants of an engine and its version: one that ships (`kvsim catalog`), or a file beside
+    this one, as `kvsim calibrate` writes it."""
+    overhead: AnyOverhead | None = None
+    """Time of a step that no kernel explains; null: that of the profile."""
+    front_end: FrontEnd | None = None
+    """What a request pays outside of the engine's steps; null: as the profile says."""
 
 
 class AffineStepCost(Policy):

@@ -14,6 +14,7 @@ from kvsim.engine.request import RequestView
 from kvsim.gpu import GpuSpec, Price
 from kvsim.memory import MemoryBudget, slots_of
 from kvsim.model import ModelSpec
+from kvsim.scenario.profiles import EngineProfile
 from kvsim.scenario.schema import Scenario
 
 
@@ -30,6 +31,8 @@ class ResolvedVariant:
         engine: Settings of each replica.
         memory: Where a GPU's memory goes.
         cost: What its steps cost.
+        profile: Constants of the engine's version, and what its front end takes; None if the
+            steps cost what the scenario says.
         price: What a GPU costs an hour; None if nobody said.
         notes: What a reader of the results must know, in sentences.
     """
@@ -41,6 +44,7 @@ class ResolvedVariant:
     engine: EngineConfig
     memory: MemoryBudget
     cost: StepCost
+    profile: EngineProfile | None
     price: Price | None
     notes: tuple[str, ...]
 
@@ -68,10 +72,14 @@ class ResolvedVariant:
             "model": _model_facts(self.model),
             "gpu": asdict(self.gpu),
             "engine": written["engine"] | self._engine_facts(),
+            "cost": written["cost"] | self._profile_facts(),
             "memory": _memory_facts(self.memory),
             "price": asdict(self.price) if self.price else None,
             "notes": list(self.notes),
         }
+
+    def _profile_facts(self) -> dict[str, Any]:
+        return {} if self.profile is None else self.profile.model_dump(mode="json")
 
     def _engine_facts(self) -> dict[str, Any]:
         """Return the engine's settings with every `auto` replaced by what it came to."""

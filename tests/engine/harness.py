@@ -105,6 +105,7 @@ def run(
     routing: Policy | None = None,
     until_ns: int | None = None,
     spy: bool = False,
+    way_in_ns: Callable[[int], int] | None = None,
 ) -> Trace:
     """Run a cluster and collect everything it records."""
     layout = layout or Paged()
@@ -123,6 +124,7 @@ def run(
         lambda oracle: layout.build(PoolShape.of(config, oracle)),
         cost,
         build_scheduler=build_scheduler,
+        way_in_ns=way_in_ns,
     )
     cluster = Cluster(requests, fleet, lambda name, rows: chunks[name].append(rows))
     totals = cluster.run(until_ns)

@@ -233,6 +233,32 @@ def test_a_waiting_request_leaves_at_once():
     assert third["admitted_ns"] == 100
 
 
+def test_the_front_end_takes_its_time_before_the_queue():
+    """Requests pass it side by side; the engine sees the shorter prompt first."""
+    rows = [(0, 30, 2, 0), (5, 10, 2, 0)]
+    trace = run(request_table(rows), SMALL, LinearCost(10), way_in_ns=lambda prompt: 2 * prompt)
+    longer, shorter = by_number(trace)
+    assert (longer["arrival_ns"], longer["queued_ns"], longer["admitted_ns"]) == (0, 60, 60)
+    assert (shorter["arrival_ns"], shorter["queued_ns"], shorter["admitted_ns"]) == (5, 25, 25)
+    assert (longer["finish_ns"], shorter["finish_ns"]) == (80, 45)
+
+
+@pytest.mark.parametrize("routing", [None, SharedQueue()])
+def test_who_gives_up_in_the_front_end_never_reaches_the_engine(routing):
+    rows = [(0, 30, 2, 0), (5, 10, 2, 0)]
+    trace = run(
+        impatient(rows, 45),
+        SMALL,
+        LinearCost(10),
+        routing=routing,
+        way_in_ns=lambda prompt: 2 * prompt,
+    )
+    gone, answered = by_number(trace)
+    assert (gone["outcome"], gone["queued_ns"], gone["finish_ns"]) == (TIMED_OUT, -1, 45)
+    assert (answered["outcome"], answered["finish_ns"]) == (FINISHED, 45)
+    assert trace.totals.steps == 2
+
+
 def test_retries_wait_as_drawn_and_are_counted():
     waits = np.array([[30, 70, -1]], dtype=np.int64)
     table = impatient([(0, 10, 50, 0)], 45, retry_delays_ns=waits)
@@ -301,8 +327,16 @@ def test_whatever_clients_do_they_keep_their_rules(seed):
     config = replace(
         SMALL, enable_prefix_caching=bool(seed % 2), async_scheduling=bool(seed % 4 > 1)
     )
+    way_in_ns = (lambda prompt_tokens: 5 * prompt_tokens) if seed % 5 > 1 else None
     rows = by_number(
-        run(table, config, LinearCost(7, 1, 1), replicas=1 + seed % 2, routing=routing)
+        run(
+            table,
+            config,
+            LinearCost(7, 1, 1),
+            replicas=1 + seed % 2,
+            routing=routing,
+            way_in_ns=way_in_ns,
+        )
     )
     ends = {}  # of each attempt of a group: when it was over, whether it was answered
     for row in rows:

@@ -14,6 +14,8 @@ def table_of(name: str, rows: list[dict[str, int | str]]) -> Table:
     known = {column.name for column in TABLES[name]}
     for row in rows:
         assert row.keys() <= known, row.keys() - known
+        if "arrival_ns" in row:
+            row.setdefault("queued_ns", row["arrival_ns"])
     return {
         column.name: np.array(
             [

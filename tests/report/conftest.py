@@ -63,6 +63,7 @@ def request_table(traffic: Traffic, servers: int) -> dict[str, np.ndarray]:
         "output_tokens": output,
         "max_tokens": MAX_MODEL_LEN - prompt,
         "arrival_ns": arrival,
+        "queued_ns": arrival,
         "admitted_ns": admitted,
         "first_token_ns": admitted + 40_000_000,
         "finish_ns": admitted + 40_000_000 + 15_000_000 * (output - 1),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kvsim.errors import InputError
 from kvsim.scenario.load import deep_merge, load_scenario
+from kvsim.scenario.profiles import DEFAULT_PROFILE
 from kvsim.scenario.refusals import REFUSED
 from kvsim.scenario.schema import AffineStepCost, Engine, Scenario
 
@@ -37,7 +38,8 @@ def test_a_good_scenario_has_its_defaults(write):
     assert list(file.variants) == ["base"]
     assert file.base.name == "my chat"
     assert file.base.kv_cache.kind == "paged"
-    assert file.base.cost.overhead.kind == "async_engine"
+    assert file.base.cost.profile == DEFAULT_PROFILE
+    assert file.base.cost.overhead is None
     assert file.base.slo is None
     assert file.base.oversized_requests == "refuse"
 

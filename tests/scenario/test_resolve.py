@@ -10,6 +10,7 @@ from kvsim.engine.config import EngineConfig
 from kvsim.errors import InputError
 from kvsim.model import load_model
 from kvsim.scenario.load import load_scenario
+from kvsim.scenario.profiles import DEFAULT_PROFILE, load_profile
 from kvsim.scenario.resolve import resolve, resolve_all
 from kvsim.scenario.schema import Scenario
 from kvsim.scenario.variant import scenario_hash
@@ -17,7 +18,7 @@ from kvsim.workload.parameters import file_digests
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
-ASYNCHRONOUS = {"async_scheduling": True}
+SYNCHRONOUS = {"async_scheduling": False}
 
 
 def data(**rest):
@@ -57,6 +58,7 @@ def test_defaults_are_those_of_vllm_0_33(gpu, max_num_seqs, max_num_batched_toke
         max_model_len=131072,
         num_gpu_blocks=variant.memory.num_gpu_blocks,
         enable_prefix_caching=True,
+        async_scheduling=True,
     )
     assert variant.memory.flags.gpu_memory_utilization == 0.92
     assert variant.num_gpus == 2
@@ -79,7 +81,7 @@ def test_given_settings_are_taken():
         "scheduler_reserve_full_isl": False,
         "watermark": 0.25,
         "enable_prefix_caching": False,
-        "async_scheduling": True,
+        "async_scheduling": False,
     }
     variant = resolved(engine=settings)
     shown = {**settings, "num_gpu_blocks": 777}
@@ -122,10 +124,22 @@ def test_a_known_price_is_noted_with_its_date():
     assert any("as of 2024" in note for note in variant.notes)
 
 
+def test_the_profile_says_how_the_engine_schedules_and_what_it_adds():
+    usual, own = resolved(), {"front_end": {"request_s": 0.25}, "overhead": "none"}
+    assert usual.profile == load_profile(DEFAULT_PROFILE)
+    variant = resolved(cost=own)
+    assert variant.profile.overhead.kind == "none"
+    assert variant.profile.front_end.delay_ns(1000) == 250_000_000
+    assert variant.as_dict()["cost"]["front_end"]["request_s"] == 0.25
+    affine = resolved(cost={"kind": "affine", "fixed_ns": 5})
+    assert affine.profile is None
+    assert affine.engine.async_scheduling
+
+
 def test_what_differs_from_vllm_s_defaults_is_noted():
     notes = " ".join(resolved().notes)
-    assert "Scheduling is synchronous" in notes
-    assert "Scheduling is asynchronous" in " ".join(resolved(engine=ASYNCHRONOUS).notes)
+    assert "Scheduling is asynchronous" in notes
+    assert "Scheduling is synchronous" in " ".join(resolved(engine=SYNCHRONOUS).notes)
     assert "max_num_seqs 1024" in notes
     assert "max_num_seqs 1024" not in " ".join(resolved(engine={"max_num_seqs": 64}).notes)
 
