@@ -27,7 +27,12 @@ class Column:
 # What happened to a request in the end. Nobody vanishes: each request has one row and one outcome.
 OUTCOMES = ("finished", "rejected", "unfinished", "timed_out")
 # What the request at the head of the queue lacked when a step had been scheduled.
-HEAD_LACKS = ("nothing", "kv_blocks", "hole", "sequence_slot", "token_budget", "preempting")
+HEAD_LACKS = (
+    *("nothing", "kv_blocks", "hole", "sequence_slot", "token_budget", "preempting"),
+    # Where another setting is what binds: max_num_active_seqs instead of max_num_seqs,
+    # max_num_scheduled_tokens instead of max_num_batched_tokens, prefill_schedule_interval.
+    *("watermark", "active_sequence_slot", "scheduled_token_budget", "prefill_step"),
+)
 EVENT_KINDS = ("preempted", "resumed", "rejected", "evicted", "compacted")
 
 REQUESTS = (

@@ -96,7 +96,7 @@ class Replica:
         self.allocator = scheduler.allocator
         self.step = 0  # to be scheduled next
         self._oldest_step = 0  # of those in flight; `step` if there are none
-        self.held_tokens = 0  # tokens that are computed
+        self.held_tokens = 0  # tokens that are computed, and have a slot
         self.inside_tokens = 0  # KV slots owned that no token will ever fill
         self.may_stall = False  # else nothing to schedule raises `BrokenLawError`
         self._clock = clock
@@ -333,7 +333,7 @@ class Replica:
         for request in plan.admitted:
             request.replica = self.index  # a common queue doesn't know before
             cached_tokens = request.computed_tokens
-            self.held_tokens += cached_tokens
+            self.held_tokens += cached_tokens - request.slotless_tokens
             if request.admitted_ns < 0:
                 request.admitted_ns = self._clock.now
                 request.cached_tokens = cached_tokens
@@ -472,7 +472,7 @@ class Replica:
             request.computed_tokens = 0  # it holds none: they are among the lost ones
 
     def _disown(self, request: Request) -> None:
-        self.held_tokens -= request.computed_tokens
+        self.held_tokens -= request.computed_tokens - request.slotless_tokens
         self.inside_tokens -= self._unused_tokens.pop(request.number, 0)
 
     def _event(self, kind: int, step: int, request: int, tokens: int, gap_ns: int = 0) -> None:

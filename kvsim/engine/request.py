@@ -88,6 +88,7 @@ class Request:
         "recomputed_tokens",
         "replica",
         "session",
+        "slotless_tokens",
         "traffic_class",
     )
 
@@ -117,6 +118,7 @@ class Request:
         self.generated_tokens = 0  # sampled, that of a step in flight included
         self.known_tokens = prompt_tokens  # to be computed before the next token can be sampled
         self.computed_tokens = 0
+        self.slotless_tokens = 0  # those of them beyond the longest context (R34)
         self.chunk_tokens = 0  # share of the step being scheduled, while it prefills
         self.chunk_step = -1  # the last step that computed a part of its prompt
         self.chunk_start_tokens = 0  # computed before that part

@@ -14,7 +14,11 @@ from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.content import Content
 
-WAITING_FOR = {Shortage.MEMORY: "kv_blocks", Shortage.HOLE: "hole"}
+WAITING_FOR = {
+    Shortage.MEMORY: "kv_blocks",
+    Shortage.HOLE: "hole",
+    Shortage.WATERMARK: "watermark",
+}
 
 
 @dataclass
@@ -181,15 +185,20 @@ class ReferenceEngine:
         config = self.config
         while self.waiting:
             if len(self.running) == (config.max_num_active_seqs or config.max_num_seqs):
-                return "sequence_slot"
+                binds = len(self.running) < config.max_num_seqs
+                return "active_sequence_slot" if binds else "sequence_slot"
             job, budget = self.waiting[0], self._left(plan)
             cached = self.pool.lookup(job)
             tokens = min(job.known - cached, cap)
             if tokens > budget and not config.enable_chunked_prefill:
                 tokens = 0
             tokens = min(tokens, budget)
-            if tokens == 0 or (throttled and job.known - cached > 1):
-                return "token_budget"
+            if tokens == 0:
+                limit = config.max_num_scheduled_tokens or config.max_num_batched_tokens
+                binds = limit < config.max_num_batched_tokens
+                return "scheduled_token_budget" if binds else "token_budget"
+            if throttled and job.known - cached > 1:
+                return "prefill_step"
             idle = not self.running
             shortage = self.pool.shortage(job, cached + tokens, idle, at_once=True)
             if config.scheduler_reserve_full_isl:

@@ -76,6 +76,10 @@ def test_copies_of_a_compaction_are_a_part_of_their_own(table):
         ("sequence_slot", "max_num_seqs: "),
         ("token_budget", "max_num_batched_tokens: "),
         ("preempting", "Preemptions: "),
+        ("watermark", "watermark: "),
+        ("active_sequence_slot", "max_num_active_seqs: "),
+        ("scheduled_token_budget", "max_num_scheduled_tokens: "),
+        ("prefill_step", "prefill_schedule_interval: "),
         ("nothing", "Scheduling order: "),
     ],
 )

@@ -22,6 +22,14 @@ class Shortage(IntEnum):
     NONE = 0
     MEMORY = 1  # not enough free slots
     HOLE = 2  # enough free slots in sum, but no hole that is large enough
+    WATERMARK = 3  # enough free slots, but for those that the watermark keeps back
+
+    @classmethod
+    def of(cls, needed: int, kept_back: int, free: int) -> "Shortage":
+        """Tell what is short if so many slots are needed, of those that are free."""
+        if needed + kept_back <= free:
+            return cls.NONE
+        return cls.MEMORY if needed > free else cls.WATERMARK
 
 
 class Layout(Policy, ABC):
@@ -131,7 +139,8 @@ class KVAllocator(Protocol):
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
         """Give a new sequence room for its first `tokens`; False, no change, if there is none.
 
-        These include the tokens that `lookup` found, whose slots are shared.
+        These include the tokens that `lookup` found, whose slots are shared. As in `shortage`,
+        there are no slots beyond `max_model_len` (R34).
         """
         ...
 

@@ -102,9 +102,7 @@ class HybridPool:
         needed = self._blocks.idle(hits.blocks())
         for blocks, found in zip(self._needed(tokens, at_once), hits.tables, strict=True):
             needed += max(0, blocks - len(found))
-        if not idle:
-            needed += self._watermark_blocks
-        return Shortage.MEMORY if needed > self._blocks.free else Shortage.NONE
+        return Shortage.of(needed, 0 if idle else self._watermark_blocks, self._blocks.free)
 
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
         """Give a new sequence its cached blocks, and new ones up to its first `tokens`.
@@ -114,6 +112,7 @@ class HybridPool:
         """
         if seq in self._sequences:
             raise ValueError(f"sequence {seq} owns slots already")
+        tokens = min(tokens, self._max_model_len)
         if self.shortage(request, tokens, idle=True, at_once=True):
             return False
         hits = self._hits(request)
@@ -173,6 +172,7 @@ class HybridPool:
         if self._lookup is None:
             return
         own = self._sequences[seq]
+        tokens = min(tokens, self._max_model_len)
         tokens -= tokens % self.block_tokens
         for index, group in enumerate(self._groups):
             first, end = own.published[index], tokens // group.block_size

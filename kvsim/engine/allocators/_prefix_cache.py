@@ -42,15 +42,14 @@ class PrefixCachingPool(PagedPool):
         hits = self._hits(request)
         needed = -(-min(known_tokens, self._max_model_len) // self._block_size) - len(hits)
         needed += self._idle_blocks(hits)  # they leave the queue when touched
-        if not idle:
-            needed += self._watermark_blocks
-        return Shortage.MEMORY if needed * self._block_size > self.free_tokens else Shortage.NONE
+        return self._shortage(needed, idle)
 
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
         """Give a new sequence its cached blocks, and new ones up to its first `tokens`."""
         if seq in self._tables:
             raise ValueError(f"sequence {seq} owns slots already")
         hits = self._hits(request)
+        tokens = min(tokens, self._max_model_len)
         blocks = -(-tokens // self._block_size)
         missing = blocks - len(hits)
         if (missing + self._idle_blocks(hits)) * self._block_size > self.free_tokens:
@@ -75,6 +74,7 @@ class PrefixCachingPool(PagedPool):
 
     def publish(self, request: RequestView, seq: int, tokens: int) -> None:
         """Make the full blocks of the first `tokens` findable, as they are scheduled (R23, R24)."""
+        tokens = min(tokens, self._max_model_len)
         first, end = self._published[seq], tokens // self._block_size
         if end <= first:
             return

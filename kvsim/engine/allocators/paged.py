@@ -101,9 +101,7 @@ class PagedPool:
     ) -> Shortage:
         """Tell whether blocks for all `known_tokens` are free, beside the watermark (R17, R19)."""
         needed = -(-min(known_tokens, self._max_model_len) // self._block_size)
-        if not idle:
-            needed += self._watermark_blocks
-        return Shortage.MEMORY if needed * self._block_size > self.free_tokens else Shortage.NONE
+        return self._shortage(needed, idle)
 
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
         """Give a new sequence blocks for `tokens`; False if there are too few free ones.
@@ -113,6 +111,7 @@ class PagedPool:
         """
         if seq in self._tables:
             raise ValueError(f"sequence {seq} owns slots already")
+        tokens = min(tokens, self._max_model_len)
         missing = -(-tokens // self._block_size)
         if missing * self._block_size > self.free_tokens:
             return False
@@ -213,6 +212,10 @@ class PagedPool:
         require_sums(self, taken, 0, len(self.free_queue()) * self._block_size)
         shared_tokens = (sum(counted.values()) - len(counted)) * self._block_size
         require(self.shared_tokens == shared_tokens, "shared slots are miscounted")
+
+    def _shortage(self, needed_blocks: int, idle: bool) -> Shortage:
+        kept_back = 0 if idle else self._watermark_blocks
+        return Shortage.of(needed_blocks, kept_back, self.free_tokens // self._block_size)
 
     def _extend(self, seq: int, tokens: int) -> bool:
         """Append to a sequence that may write to its last block."""

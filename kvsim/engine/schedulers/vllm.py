@@ -21,6 +21,14 @@ LACKS_HOLE = HEAD_LACKS.index("hole")
 LACKS_SLOT = HEAD_LACKS.index("sequence_slot")
 LACKS_BUDGET = HEAD_LACKS.index("token_budget")
 PREEMPTING = HEAD_LACKS.index("preempting")
+LACKS_ACTIVE_SLOT = HEAD_LACKS.index("active_sequence_slot")
+LACKS_SCHEDULED_BUDGET = HEAD_LACKS.index("scheduled_token_budget")
+LACKS_PREFILL_STEP = HEAD_LACKS.index("prefill_step")
+LACKS = {
+    Shortage.MEMORY: LACKS_BLOCKS,
+    Shortage.HOLE: LACKS_HOLE,
+    Shortage.WATERMARK: HEAD_LACKS.index("watermark"),
+}
 
 
 class VllmScheduler:
@@ -49,6 +57,11 @@ class VllmScheduler:
         self._fresh: dict[int, Request] = {}  # whose first decode comes, by rank: windows jump
         self._next_rank = 0
         self._step_tokens, self._most_running = config.step_tokens, config.running_seqs
+        # Which of the two settings binds.
+        active = self._most_running < config.max_num_seqs
+        self._lacking_slot = LACKS_ACTIVE_SLOT if active else LACKS_SLOT
+        scheduled = self._step_tokens < config.max_num_batched_tokens
+        self._lacking_budget = LACKS_SCHEDULED_BUDGET if scheduled else LACKS_BUDGET
         self._last_position = config.max_model_len - 1
         # Prefills are held back: what a request asks for may grow, and decodes can go short.
         self._paced = (
@@ -367,7 +380,7 @@ class VllmScheduler:
         admitted = []
         while waiting:
             if len(self.running) >= self._most_running:
-                plan.head_lacks = LACKS_SLOT
+                plan.head_lacks = self._lacking_slot
                 break
             request = waiting.head
             if request.awaiting:  # R42; seen only by another replica with the same queue
@@ -378,13 +391,14 @@ class VllmScheduler:
             if not self.config.enable_chunked_prefill and chunk_tokens > budget_tokens:
                 chunk_tokens = 0  # R2: whole or not at all
             chunk_tokens = min(chunk_tokens, budget_tokens)
-            if self._throttled and request.known_tokens - cached_tokens > 1:
-                chunk_tokens = 0
             if not chunk_tokens:
-                plan.head_lacks = LACKS_BUDGET
+                plan.head_lacks = self._lacking_budget
+                break
+            if self._throttled and request.known_tokens - cached_tokens > 1:
+                plan.head_lacks = LACKS_PREFILL_STEP
                 break
             if shortage := self._shortage(request, cached_tokens + chunk_tokens):
-                plan.head_lacks = LACKS_HOLE if shortage == Shortage.HOLE else LACKS_BLOCKS
+                plan.head_lacks = LACKS[shortage]
                 break
             waiting.popleft()
             self._start(request, cached_tokens, chunk_tokens)
@@ -414,6 +428,8 @@ class VllmScheduler:
         request.recomputed_tokens += max(0, request.computed_tokens - cached_tokens)
         request.computed_tokens = cached_tokens
         request.chunk_tokens = chunk_tokens
+        beyond_tokens = cached_tokens + chunk_tokens - self.config.max_model_len
+        request.slotless_tokens = max(0, beyond_tokens)
         self.running[request.rank] = request
         self.prefilling.append(request)
 

@@ -81,7 +81,8 @@ def test_the_watermark_is_kept_back_unless_idle_and_only_at_admission():
         PoolShape(num_gpu_blocks=20, block_size_tokens=16, max_model_len_tokens=4096, watermark=0.2)
     )  # int(0.2 * 20) = 4 of 19 usable blocks
     assert pool.shortage(ANY, 15 * 16, idle=False) == Shortage.NONE
-    assert pool.shortage(ANY, 16 * 16, idle=False) == Shortage.MEMORY
+    assert pool.shortage(ANY, 16 * 16, idle=False) == Shortage.WATERMARK
+    assert pool.shortage(ANY, 20 * 16, idle=False) == Shortage.MEMORY
     assert pool.shortage(ANY, 19 * 16, idle=True) == Shortage.NONE
     assert pool.allocate(ANY, 0, 18 * 16)
     assert pool.append(0, 16)
