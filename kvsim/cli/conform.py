@@ -7,6 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from kvsim.conformance.compare import Verdict
+    from kvsim.errors import Problem
 
 DIFFERS = 1
 
@@ -19,30 +20,51 @@ def conform(
 ) -> None:
     """Replay recorded schedules of vLLM through kvsim's engine, and tell the first differences."""
     from kvsim.conformance.compare import conform as verdicts_of
+    from kvsim.errors import InputError
 
     verdicts: list[Verdict] = []
+    problems: list[Problem] = []
     for file in files:
-        for verdict in verdicts_of(file):
-            verdicts.append(verdict)
-            if not json:
-                print(_line(verdict), flush=True)
-    if json:
+        try:
+            for verdict in verdicts_of(file):
+                verdicts.append(verdict)
+                if not json:
+                    print(_line(verdict), flush=True)
+        except InputError as error:
+            problems += error.problems
+    unread = list(dict.fromkeys(str(each) for verdict in verdicts for each in verdict.unread))
+    if json and verdicts:
         import json as json_format
 
-        print(json_format.dumps(_for_machines(verdicts), indent=2))
-    else:
-        print(_sum(verdicts))
+        told = _for_machines(verdicts) | _told(unread=unread, problems=list(map(str, problems)))
+        print(json_format.dumps(told, indent=2))
+    elif verdicts:
+        print(_sum(verdicts), *(f"Note: {_on_one_line(note)}" for note in unread), sep="\n")
+    if problems:
+        raise InputError(*problems)
     if not all(verdict.identical for verdict in verdicts):
         raise typer.Exit(DIFFERS)
 
 
+def _told(**lists: list[str]) -> dict[str, list[str]]:
+    return {name: messages for name, messages in lists.items() if messages}
+
+
+def _on_one_line(text: str) -> str:
+    """Return a text of a file as a terminal may get it: nothing in it but what prints."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
 def _line(verdict: "Verdict") -> str:
-    beginning = f"{verdict.name:<48} {verdict.steps:>6,} steps"
+    beginning = f"{_on_one_line(verdict.name):<48} {verdict.steps:>6,} steps"
     if verdict.not_modeled:
-        return f"{beginning}  not modeled: {verdict.not_modeled}"
+        return f"{beginning}  not modeled: {_on_one_line(verdict.not_modeled)}"
     if verdict.difference is not None:
         found = f"differs: {verdict.steps_identical:,} steps are identical; first difference at"
-        return f"{beginning}  {found}\n    {verdict.difference}"
+        return f"{beginning}  {found}\n    {_on_one_line(str(verdict.difference))}"
     return f"{beginning}  identical"
 
 

@@ -1,14 +1,17 @@
 """Where a replay leaves the recorded schedule."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from kvsim.conformance.fields import shown
 from kvsim.conformance.recording import Recording, read_recordings
 from kvsim.conformance.replay import Replayed, Values, replay, why_not_modeled
-from kvsim.errors import BrokenLawError, InputError
+from kvsim.errors import BrokenLawError, InputError, Problem
+
+CUT = "if the recording was cut there, its summary needs a note that begins with 'stopped'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a run: identical, the first difference, or why the engine has no such thing."""
+    """What came of a run: identical, the first difference, or why the engine has no such thing.
+
+    `unread` is what its file says besides, and nobody looked at.
+    """
 
     name: str
     steps: int
     steps_identical: int
     difference: Difference | None = None
     not_modeled: str = ""
+    unread: tuple[Problem, ...] = ()
 
     @property
     def identical(self) -> bool:
@@ -63,7 +70,7 @@ def conform(path: Path) -> Iterator[Verdict]:
         InputError: It can't be read, or isn't in the format.
     """
     for recording in read_recordings(path):
-        yield judge(recording)
+        yield replace(judge(recording), unread=recording.unread)
 
 
 def judge(recording: Recording) -> Verdict:
@@ -104,8 +111,11 @@ def _differences(
         for field, value, other in _unequal(expected, found):
             yield Difference(field, value, other, step=index, time_ms=expected["time_ms"])
     count, found_count = len(recording.steps), len(replayed.steps)
-    if count != found_count:
+    if count > found_count:
         yield Difference("number of steps", count, found_count)
+    elif count < found_count:
+        more = f"another one at {replayed.steps[count]['time_ms']} ms; {CUT}"
+        yield Difference("number of steps", count, more)
     for number, row in recording.outcome.items():
         for field, value, other in _unequal(row, replayed.outcome.get(number, {})):
             yield Difference(field, value, other, request=number)
@@ -139,4 +149,6 @@ def _innermost(field: str, expected: Any, found: Any) -> tuple[str, Any, Any]:
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is None else str(value)
+    if value is None:
+        return "nothing"
+    return value if isinstance(value, str) else shown(value)

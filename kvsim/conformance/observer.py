@@ -52,7 +52,8 @@ class Notes:
         self.with_tables = "block_tables" in recording.steps[0]
         self.with_queue = "free_queue" in recording.steps[0]
         self.keeps_empty_calls = not recording.config.async_scheduling
-        self.most_calls = len(recording.steps) if recording.was_stopped else None
+        # One more than was recorded decides; where the recording was stopped there is none.
+        self.most_calls = len(recording.steps) + (not recording.was_stopped)
         self.calls: list[Call] = []
         self.looks: list[tuple[int, Pool]] = []  # when, and what any call saw, also an empty one
         self.admissions: list[tuple[int, int, int]] = []  # request, known tokens, cached
@@ -69,12 +70,12 @@ class ObservedScheduler(VllmScheduler):
         self._notes = notes
 
     def schedule(self, step: int) -> Plan:
-        """Schedule, and note the call; nothing any more once the recording has stopped."""
+        """Schedule, and note the call; nothing any more once all is known that is compared."""
         notes = self._notes
         if len(notes.calls) == notes.most_calls:
             self._look()
             notes.calls.append(self._noted(step, Plan()))
-        if notes.most_calls is not None and len(notes.calls) > notes.most_calls:
+        if len(notes.calls) > notes.most_calls:
             return Plan()
         self._look()
         plan = super().schedule(step)

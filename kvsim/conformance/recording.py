@@ -1,29 +1,48 @@
 """Recorded schedules as files hold them; the format is described in `docs/conformance.md`."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import lcm
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite, lcm
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from kvsim.errors import InputError, Problem
+from kvsim.conformance.fields import (
+    OUTCOME_FIELDS,
+    STEP_FIELDS,
+    SUMMARY_FIELDS,
+    AtLeastOne,
+    Count,
+    Ms,
+    Number,
+    check_rows,
+    check_value,
+    shown,
+)
+from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.memory.kv_groups import KVGroup
 from kvsim.units import NS_PER_US
 from kvsim.workload.files import decompressed, told_by_name
 
-_MOST = 1 << 40  # of anything counted: more is a mistake, and no array holds it
 _LONGEST_PROMPT = 1 << 27
 _MOST_BLOCKS = 1 << 24
-_LATEST_MS = 1e12
 _LISTED = 20
+_PLAINLY = {  # what pydantic says in Python's terms
+    "model_type": "should be a mapping",
+    "dict_type": "should be a mapping",
+    "missing_argument": "is missing in the row",
+    "unexpected_positional_argument": "is one value too many in the row",
+    "arguments_type": "should be a row: a list",
+}
+_ABOUT_THE_FILE = {  # told to readers: nothing to compare
+    *("description", "vllm_version", "token_rule", "request_fields"),
+    *("frontend_check", "startup_check", "grouping_check", "unit", "formula"),
+}
+_GROUPS = '["full"] or ["sliding", window], and as third item the block size if it differs'
 
-Count = Annotated[int, Field(ge=0, le=_MOST)]
-Number = Annotated[int, Field(ge=-_MOST, le=_MOST)]
-Ms = Annotated[float, Field(ge=0, le=_LATEST_MS, allow_inf_nan=False)]
-Segment = tuple[Number, Annotated[int, Field(ge=0, le=_LONGEST_PROMPT)]]
+Segment = tuple[Number, Annotated[int, Field(ge=0, le=_LONGEST_PROMPT, strict=True)]]
 
 
 class _Part(BaseModel):
@@ -36,7 +55,7 @@ class StepFormula(_Part):
     base: Count
     per_token: Count
     per_2_context: Count
-    empty_step: Annotated[int, Field(ge=1, le=_MOST)]
+    empty_step: AtLeastOne
 
 
 class RecordedRequest(NamedTuple):
@@ -46,7 +65,7 @@ class RecordedRequest(NamedTuple):
     arrival_ms: Ms
     prompt: list[Segment]
     answer_seed: Number
-    max_tokens: Annotated[int, Field(ge=1, le=_MOST)]
+    max_tokens: AtLeastOne
     priority: Number
     vllm_id: str = ""
 
@@ -61,13 +80,23 @@ class RecordedRequest(NamedTuple):
         return self.arrival_ms, self.vllm_id or f"{self.number:05d}"
 
 
+def _known_group(group: list[Any]) -> list[Any]:
+    kind, window, size, *more = [*group, None, None, None][: max(3, len(group))]
+    windowed = {"full": window is None, "sliding": window is not None}
+    counts = [each for each in (window, size) if each is not None]
+    sized = all(type(each) is int and 0 < each <= _LONGEST_PROMPT for each in counts)
+    if more or not sized or not windowed.get(kind if isinstance(kind, str) else "", False):
+        raise ValueError(f"a KV group is {_GROUPS}; not {shown(group)}")
+    return group
+
+
 class RecordedConfig(_Part):
     """The settings of the recorded engine, under vLLM's names; others are kept as extras."""
 
     block_size: Annotated[int, Field(ge=1, le=_LONGEST_PROMPT)]
     num_gpu_blocks: Annotated[int, Field(ge=2, le=_MOST_BLOCKS)]
-    max_num_seqs: Annotated[int, Field(ge=1, le=_MOST)]
-    max_num_batched_tokens: Annotated[int, Field(ge=1, le=_MOST)]
+    max_num_seqs: AtLeastOne
+    max_num_batched_tokens: AtLeastOne
     max_model_len: Annotated[int, Field(ge=1, le=_LONGEST_PROMPT)]
     max_num_scheduled_tokens: Count | None = None
     max_num_active_seqs: Count | None = None
@@ -78,9 +107,11 @@ class RecordedConfig(_Part):
     policy: Literal["fcfs", "priority"] = "fcfs"
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     scheduler_reserve_full_isl: bool = True
-    prefill_schedule_interval: Annotated[int, Field(ge=1, le=_MOST)] = 1
+    prefill_schedule_interval: AtLeastOne = 1
     async_scheduling: bool = False
-    kv_groups: list[list[str | int | None]] = [["full"]]
+    kv_groups: Annotated[
+        list[Annotated[list[Any], AfterValidator(_known_group)]], Field(min_length=1)
+    ] = [["full"]]
     prefix_cache_retention_interval: Count | None = 0
 
     @property
@@ -93,12 +124,8 @@ class RecordedConfig(_Part):
         """What a block of the pool counts for: a multiple of all groups' block sizes."""
         return lcm(*(group.block_size for group in self.groups))
 
-    def _group(
-        self, kind: str | int | None, window: str | int | None = 0, size: str | int | None = None
-    ) -> KVGroup:
-        if kind not in {"full", "sliding"}:
-            raise ValueError(f"knows KV groups full and sliding, not {kind}")
-        return KVGroup(int(size or self.block_size), int(window or 0))
+    def _group(self, kind: str, window: int | None = None, size: int | None = None) -> KVGroup:
+        return KVGroup(size or self.block_size, window or 0)
 
 
 class _Run(_Part):
@@ -132,6 +159,7 @@ class Recording:
             of `scheduled` is whole: [request, tokens, computed before].
         outcome: One a request, by number: values by name of the field.
         summary: Totals.
+        unread: What the file says besides, and nobody looks at.
     """
 
     name: str
@@ -141,6 +169,7 @@ class Recording:
     steps: tuple[dict[str, Any], ...]
     outcome: dict[int, dict[str, Any]]
     summary: dict[str, Any]
+    unread: tuple[Problem, ...] = ()
 
     @property
     def was_stopped(self) -> bool:
@@ -160,27 +189,47 @@ def read_recordings(path: Path) -> Iterator[Recording]:
         InputError: It can't be read, or isn't in the format; all places are named.
     """
     document = _document(path)
-    for run in document.runs:
+    unread = _unread(path, "", document.model_extra, _Document)
+    if document.step_cost is not None:
+        unread += _unread(path, "step_cost.", document.step_cost.model_extra, StepFormula)
+    for index, run in enumerate(document.runs):
         name = f"{path.name.partition('.')[0]}/{run.name}"
         requests = run.requests if run.requests is not None else document.requests
         try:
-            if requests is None:
+            if not requests:
                 raise ValueError("has no requests, and the file has none for all runs")
-            yield _recording(name, run, requests, document.step_cost)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            reason = f"names {error}, which isn't there" if isinstance(error, KeyError) else error
-            raise InputError(Problem(f"run {run.name}: {reason}", str(path))) from error
+            recording = _recording(name, run, requests, document.step_cost)
+        except ValueError as error:
+            raise InputError(Problem(f"run {shown(run.name)}: {error}", str(path))) from error
+        others = _unread(path, f"runs.{index}.", run.model_extra, _Run)
+        yield replace(recording, unread=(*unread, *others))
+
+
+def _unread(
+    path: Path, place: str, extra: Mapping[str, Any] | None, model: type[_Part]
+) -> list[Problem]:
+    """Return what is to be said of keys that nobody knows."""
+    return [
+        Problem(
+            f"unknown, so not looked at{did_you_mean(key, model.model_fields)}",
+            str(path),
+            path=f"{place}{ascii(key)[1:-1]}",
+        )
+        for key in extra or ()
+        if key not in _ABOUT_THE_FILE
+    ]
 
 
 def _document(path: Path) -> _Document:
     with decompressed(path) as file, told_by_name(path):
         content = file.read()
     try:
-        return _Document.model_validate(json.loads(content, parse_constant=_refuse_constant))
+        loaded = json.loads(content, parse_constant=_refuse_constant, parse_float=_finite)
+        return _Document.model_validate(loaded)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         problems = [
-            Problem(each["msg"], str(path), path=".".join(map(str, each["loc"])))
+            Problem(_plainly(each["type"], each["msg"]), str(path), path=_place(each["loc"]))
             for each in found[:_LISTED]
         ]
         if len(found) > _LISTED:
@@ -190,8 +239,23 @@ def _document(path: Path) -> _Document:
         raise InputError(Problem(f"is no recorded schedule: {error}", str(path))) from error
 
 
+def _plainly(kind: str, message: str) -> str:
+    return _PLAINLY.get(kind, message.removeprefix("Value error, "))
+
+
+def _place(parts: Iterable[int | str]) -> str:
+    return ".".join(ascii(part).strip("'") for part in parts)
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise ValueError(f"{digits} is too large a number")
+    return value
 
 
 def _recording(
@@ -204,6 +268,10 @@ def _recording(
         raise ValueError("two requests have the same number")
     if len(run.outcome) != len(requests):
         raise ValueError(f"has {len(run.outcome)} outcomes for {len(requests)} requests")
+    check_rows("step", run.step_fields, run.steps, STEP_FIELDS)
+    check_rows("outcome", run.outcome_fields, run.outcome, OUTCOME_FIELDS)
+    for field, value in run.summary.items():
+        check_value(f"summary: {field}", value, SUMMARY_FIELDS.get(field))
     outcome = {
         number: dict(zip(run.outcome_fields, row, strict=True))
         for number, row in zip(numbers, run.outcome, strict=True)
@@ -212,13 +280,6 @@ def _recording(
     order = _by_rank if run.config.policy == "priority" else _by_arrival
     handed_over = tuple(sorted(requests, key=order))
     return Recording(name, run.config, handed_over, step_cost, steps, outcome, run.summary)
-
-
-def _check_times(step: dict[str, Any]) -> None:
-    for field in ("time_ms", *(field for field in ("start_ms", "end_ms") if field in step)):
-        ms = step[field]
-        if not (isinstance(ms, int | float) and 0 <= ms <= _LATEST_MS):
-            raise ValueError(f"{field} {ms!r} is no time")
 
 
 def _by_rank(request: RecordedRequest) -> tuple[float, str]:
@@ -231,20 +292,20 @@ def _by_arrival(request: RecordedRequest) -> tuple[float, int]:
 
 def _steps(run: _Run, numbers: set[int]) -> Iterator[dict[str, Any]]:
     """Expand the rows of a run's steps; a bare number goes on where the request was."""
+    missing = next((name for name in ("time_ms", "scheduled") if name not in run.step_fields), None)
+    if missing is not None:
+        raise ValueError(f"step_fields: {missing} isn't there")
     computed_tokens: dict[int, int] = {}
     for index, row in enumerate(run.steps):
-        try:
-            step = dict(zip(run.step_fields, row, strict=True))
-            _check_times(step)
-            scheduled = []
-            for entry in step["scheduled"]:
-                bare = isinstance(entry, int)
-                request, tokens, before = (entry, 1, computed_tokens[entry]) if bare else entry
-                if request not in numbers:
-                    raise ValueError(f"there is no request {request}")
-                computed_tokens[request] = before + tokens
-                scheduled.append([request, tokens, before])
-        except (KeyError, TypeError, ValueError) as error:
-            reason = f"{error} isn't there" if isinstance(error, KeyError) else error
-            raise ValueError(f"step {index}: {reason}") from error
+        step = dict(zip(run.step_fields, row, strict=True))
+        scheduled = []
+        for entry in step["scheduled"]:
+            bare = isinstance(entry, int)
+            if bare and entry not in computed_tokens:
+                raise ValueError(f"step {index}: {entry} goes on, but was never scheduled before")
+            request, tokens, before = (entry, 1, computed_tokens[entry]) if bare else entry
+            if request not in numbers:
+                raise ValueError(f"step {index}: there is no request {request}")
+            computed_tokens[request] = before + tokens
+            scheduled.append([request, tokens, before])
         yield {**step, "scheduled": scheduled}

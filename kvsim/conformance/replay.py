@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.conformance.fields import OUTCOME_FIELDS, STEP_FIELDS, SUMMARY_FIELDS, unknown
 from kvsim.conformance.observer import Call, Notes, ObservedScheduler, Pool
 from kvsim.conformance.recording import Recording, to_ns
 from kvsim.conformance.step_time import recorded_step_time
@@ -23,10 +24,6 @@ from kvsim.workload.requests import RequestTable, Segments
 
 STALLED = "stalled: nothing can be scheduled and no arrivals are left"
 NS_PER_MS = 1_000_000
-STEP_FIELDS = (
-    *("time_ms", "scheduled", "preempted", "finished", "free_blocks", "free_blocks_after"),
-    *("running", "waiting", "start_ms", "end_ms", "cached_hashes", "block_tables", "free_queue"),
-)
 
 Values = dict[str, Any]  # by name of the field, as a recording holds them
 
@@ -45,8 +42,12 @@ def why_not_modeled(recording: Recording) -> str:
     config = recording.config
     if config.model_extra:
         return f"settings {', '.join(config.model_extra)}"
-    unknown = [name for name in recording.steps[0] if name not in STEP_FIELDS]
-    return f"fields {', '.join(unknown)} of a step" if unknown else ""
+    outcome = next(iter(recording.outcome.values()))
+    return (
+        unknown(recording.steps[0], STEP_FIELDS, "a step")
+        or unknown(outcome, OUTCOME_FIELDS, "an outcome")
+        or unknown(recording.summary, SUMMARY_FIELDS, "the summary")
+    )
 
 
 def replay(recording: Recording) -> Replayed:
@@ -237,8 +238,8 @@ class _Told:
             "steps": len(steps),
             "preemptions": sum(len(call.preempted) for call in calls),
             "makespan_ms": max(finishes_ms, default=0),
-            "max_running": max(call.running for call in calls),
-            "min_free_blocks": min(call.free_blocks for call in calls),
+            "max_running": max((call.running for call in calls), default=0),
+            "min_free_blocks": min((call.free_blocks for call in calls), default=None),
             "scheduled_tokens": sum(tokens for call in calls for _, tokens, _ in call.scheduled),
         }
         if self._recording.config.enable_prefix_caching:

@@ -1,8 +1,8 @@
 """How long replayed steps last: as the recording says."""
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from kvsim.conformance.recording import Recording, to_ns
 from kvsim.cost import StepCost
@@ -14,10 +14,7 @@ def recorded_step_time(recording: Recording) -> StepCost:
     """Return the formula of the file if it has one, else the recorded durations."""
     formula = recording.step_cost
     if formula is None:
-        starts_ends = [
-            (step.get("start_ms", step["time_ms"]), step["end_ms"]) for step in recording.steps
-        ]
-        return PlayedCost(left_ns=deque(to_ns(end) - to_ns(start) for start, end in starts_ends))
+        return PlayedCost(left_ns=deque(_durations_ns(recording)))
     return FormulaCost(
         fixed_ns=formula.base * NS_PER_US,
         per_token_ns=formula.per_token * NS_PER_US,
@@ -27,8 +24,20 @@ def recorded_step_time(recording: Recording) -> StepCost:
     )
 
 
-def _duration_ns(step: dict[str, Any]) -> int:
-    return to_ns(step["end_ms"]) - to_ns(step.get("start_ms", step["time_ms"]))
+def _durations_ns(recording: Recording) -> Iterator[int]:
+    """Yield how long each step lasted; a step begins when the one before it has ended.
+
+    An empty asynchronous step is none: it takes no time.
+    """
+    free_at_ns = 0
+    for step in recording.steps:
+        if not step["scheduled"] and recording.config.async_scheduling:
+            continue
+        start_ns = max(to_ns(step["time_ms"]), free_at_ns)
+        if "start_ms" in step:
+            start_ns = to_ns(step["start_ms"])
+        free_at_ns = to_ns(step["end_ms"])
+        yield free_at_ns - start_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +66,6 @@ class PlayedCost(AffineCost):
     ) -> int:
         """Return the next duration."""
         left_ns = self.left_ns
-        return max(1, left_ns.popleft() if len(left_ns) > 1 else left_ns[0])
+        if len(left_ns) > 1:
+            return max(1, left_ns.popleft())
+        return max(1, left_ns[0]) if left_ns else 1

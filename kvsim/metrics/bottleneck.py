@@ -21,7 +21,7 @@ _CAUSES = {
     "sequence_slot": "max_num_seqs: the head of the queue lacked a sequence slot",
     "token_budget": "max_num_batched_tokens: the head of the queue lacked token budget",
     "preempting": "Preemptions: the head of the queue was held back by one",
-    "watermark": "watermark: the head of the queue fitted the free KV slots, but for those kept back,",
+    "watermark": "watermark: the head of the queue lacked the KV slots that are kept back",
     "active_sequence_slot": "max_num_active_seqs: the head of the queue lacked a sequence slot",
     "scheduled_token_budget": "max_num_scheduled_tokens: the head of the queue lacked token budget",
     "prefill_step": "prefill_schedule_interval: the head of the queue awaited a step with prefills",
