@@ -32,6 +32,8 @@ _LISTED = 20
 _PLAINLY = {  # what pydantic says in Python's terms
     "model_type": "should be a mapping",
     "dict_type": "should be a mapping",
+    "named_tuple_type": "should be a row: a list",
+    "tuple_type": "should be a list",
     "missing_argument": "is missing in the row",
     "unexpected_positional_argument": "is one value too many in the row",
     "arguments_type": "should be a row: a list",

@@ -92,6 +92,46 @@ def test_a_bad_file_is_told_in_one_message(monkeypatch, capsys, tmp_path):
     assert len(captured.err.splitlines()) == 1
 
 
+def test_what_a_bad_file_comes_after_is_not_lost(monkeypatch, capsys, mine, tmp_path):
+    bad = tmp_path / "bad.json"
+    bad.write_text("[1e999]")
+    monkeypatch.setattr("sys.argv", ["kvsim", "conform", "--json", str(mine), str(bad), str(mine)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert (told["runs"], told["identical"]) == (2, 2)
+    (problem,) = told["problems"]
+    assert (
+        problem
+        == captured.err.rstrip()
+        == f"{bad}: is no recorded schedule: 1e999 is too large a number"
+    )
+
+
+def test_unknown_keys_are_told_beside_the_verdicts(tmp_path):
+    path = tmp_path / "typo.json"
+    path.write_text(json.dumps(document() | {"step_cots": 1}))
+    result = RUNNER.invoke(app, ["conform", str(path)])
+    assert result.exit_code == 0
+    assert f"Note: {path}: step_cots: unknown, so not looked at; did you mean" in result.stdout
+    (note,) = json.loads(RUNNER.invoke(app, ["conform", "--json", str(path)]).stdout)["unread"]
+    assert "step_cots" in note
+
+
+def test_nothing_of_a_file_reaches_the_terminal_but_what_prints(tmp_path):
+    changed = document()
+    changed["runs"][0]["name"] = "\x1b[31mred\nline\ud800"
+    changed["runs"][0]["summary"]["note"] = "\x1b]0;title\x07"
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(changed))
+    result = RUNNER.invoke(app, ["conform", str(path)])
+    assert result.exit_code == 1
+    assert "\\x1b[31mred\\nline\\ud800" in result.stdout
+    assert all(line.isprintable() for line in result.stdout.splitlines())
+
+
 def test_recorded_files_are_read_as_they_are_shipped():
     result = RUNNER.invoke(
         app, ["conform", "--json", str(FOLDER / "03_long_prompts_chunked.json.xz")]

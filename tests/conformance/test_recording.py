@@ -3,13 +3,16 @@
 import gzip
 import json
 import lzma
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from kvsim.conformance.compare import conform, judge
 from kvsim.conformance.recording import read_recordings
+from kvsim.conformance.replay import replay
 from kvsim.errors import InputError
+from tests.conformance.recorded import recorded
 
 
 def document():
@@ -80,7 +83,6 @@ def change(run, what, value):
         (("steps", 0, 0), 0.001, "step 0 at 0.001 ms, time_ms: expected 0.001, found 0.0"),
         (("outcome", 1, 1), 2, "outcome of request 9, n_output: expected 2, found 1"),
         (("summary", "steps"), 3, "summary.steps: expected 3, found 2"),
-        (("summary", "hits"), 3, "summary.hits: expected 3, found nothing"),
     ],
 )
 def test_the_first_difference_is_told(tmp_path, what, value, told):
@@ -105,6 +107,8 @@ def test_a_step_too_many_is_told(tmp_path):
         (("config", "num_speculative_tokens"), 3, "settings num_speculative_tokens"),
         (("config", "max_num_seqs"), 65, "kvsim refuses it: max_num_batched_tokens (64)"),
         (("step_fields", 3), "gpu_clock", "fields gpu_clock of a step"),
+        (("outcome_fields", 0), "e2e_ms", "fields e2e_ms of an outcome"),
+        (("summary", "hits"), None, "fields hits of the summary"),
     ],
 )
 def test_what_the_engine_does_not_have_is_not_identical(tmp_path, what, value, why):
@@ -163,14 +167,32 @@ def test_equal_ones_are_admitted_by_their_vllm_id_under_priority(tmp_path, name_
         (("runs", 0, "config", "block_size"), "many", "runs.0.config.block_size"),
         (("runs", 0, "config", "num_gpu_blocks"), 10**12, "runs.0.config.num_gpu_blocks"),
         (("runs", 0, "outcome"), [], "has 0 outcomes for 2 requests"),
-        (("runs", 0, "steps", 1, 1), [8], "step 1: 8 isn't there"),
+        (("requests",), [], "has no requests"),
+        (("requests", 0), [7, 0], "requests.0.2: Field required"),
+        (("requests", 0), 7, "requests.0: should be a row: a list"),
+        (("runs", 0, "name"), None, "runs.0.name: Input should be a valid string"),
+        (("runs", 0, "config", "kv_groups"), [], "runs.0.config.kv_groups: "),
+        (("runs", 0, "config", "kv_groups"), [["chunked", 8]], "kv_groups.0: a KV group is"),
+        (("runs", 0, "config", "kv_groups"), [["sliding", "8"]], "kv_groups.0: a KV group is"),
+        (("runs", 0, "config", "kv_groups"), [["sliding", -8]], "kv_groups.0: a KV group is"),
+        (("runs", 0, "config", "kv_groups"), [["sliding"]], "kv_groups.0: a KV group is"),
+        (("runs", 0, "config", "kv_groups"), [["full"], []], "kv_groups.1: a KV group is"),
+        (("runs", 0, "config", "kv_groups"), [["full", 16]], "not ['full', 16]"),
+        (("runs", 0, "config", "kv_groups"), [["full", None, 16, 1]], "a KV group is"),
+        (("runs", 0, "steps", 1, 1), [8], "step 1: 8 goes on, but was never scheduled"),
         (("runs", 0, "steps", 1, 1), [[8, 1, 0]], "step 1: there is no request 8"),
-        (("runs", 0, "steps", 1, 1), [["a", "b", "c"]], "step 1: there is no request a"),
-        (("runs", 0, "steps", 1), [1, 2], "step 1: zip() argument"),
-        (("runs", 0, "step_fields", 1), "planned", "step 0: 'scheduled' isn't there"),
-        (("runs", 0, "steps", 1, 0), "soon", "step 1: time_ms 'soon' is no time"),
-        (("runs", 0, "steps", 1, 0), -1, "step 1: time_ms -1 is no time"),
-        (("runs", 0, "step_fields", 0), "when", "step 0: 'time_ms' isn't there"),
+        (("runs", 0, "steps", 1, 1), [["a", "b", "c"]], "step 1: scheduled must be a list of"),
+        (("runs", 0, "steps", 1), [1, 2], "step 1: has 2 values for 4 fields"),
+        (("runs", 0, "step_fields", 1), "planned", "step_fields: scheduled isn't there"),
+        (("runs", 0, "step_fields", 2), "time_ms", "the field 'time_ms' is named twice"),
+        (("runs", 0, "steps", 1, 0), "soon", "step 1: time_ms must be a time in ms, not 'soon'"),
+        (("runs", 0, "steps", 1, 0), -1, "step 1: time_ms must be a time in ms, not -1"),
+        (("runs", 0, "steps", 1, 2), 7, "step 1: finished must be a list of requests"),
+        (("runs", 0, "steps", 1, 3), True, "step 1: free_blocks must be a whole number"),
+        (("runs", 0, "step_fields", 0), "when", "step_fields: time_ms isn't there"),
+        (("runs", 0, "outcome", 1, 0), "late", "outcome 1: finish_ms must be a time in ms, or"),
+        (("runs", 0, "summary", "steps"), [3] * 99, "summary: steps must be a whole number, 0"),
+        (("runs", 0, "summary", "prefix_cache"), {"hitz": None}, "vLLM's six counters"),
         (("step_cost",), None, "has neither a step_cost nor end_ms"),
     ],
 )
@@ -182,16 +204,103 @@ def test_a_mistake_is_told_with_its_place(tmp_path, what, value, told):
         list(read_recordings(path))
     assert str(path) in str(error.value)
     assert told in str(error.value)
+    assert all(len(line) < 300 for line in str(error.value).splitlines())
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"a": NaN}', lzma.compress(b"{}" * 99)[:-9]],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe\x00",
+        b'{"a": NaN}',
+        b"[1e999]",
+        lzma.compress(b"{}" * 99)[:-9],
+    ],
 )
 def test_what_is_no_schedule_is_refused(tmp_path, content):
     path = written(tmp_path, content)
     with pytest.raises(InputError, match=r"mine\.json"):
         list(read_recordings(path))
+
+
+@pytest.mark.parametrize(
+    ("change_it", "told"),
+    [
+        (lambda file: file.update(commment="mine"), "commment: unknown, so not looked at"),
+        (lambda file: file["step_cost"].update(bass=1), "step_cost.bass: unknown"),
+        (lambda file: file["runs"][0].update(sumary={"steps": 99}), "did you mean summary?"),
+    ],
+)
+def test_unknown_keys_are_told(tmp_path, change_it, told):
+    changed = document() | {"vllm_version": "0.33.0", "description": "about the file"}
+    change_it(changed)
+    (verdict,) = conform(written(tmp_path, changed))
+    assert verdict.identical
+    (problem,) = verdict.unread
+    assert told in str(problem)
+
+
+def cut(steps):
+    """Return the small document with its first steps only."""
+    changed = document()
+    run = changed["runs"][0]
+    del run["steps"][steps:]
+    run["summary"] = {}
+    run["outcome_fields"], run["outcome"] = [], [[], []]
+    return changed
+
+
+def test_a_cut_recording_is_left_at_the_first_step_too_many(tmp_path):
+    changed = cut(1)
+    changed["requests"][0][4] = 40
+    changed["runs"][0]["config"]["max_model_len"] = 1 << 20
+    (recording,) = read_recordings(written(tmp_path, changed))
+    assert len(replay(recording).steps) == 2
+    told = str(judge(recording).difference)
+    assert told.startswith("number of steps: expected 1, found another one at 5.41 ms; ")
+    assert "a note that begins with 'stopped'" in told
+
+
+def test_a_cut_recording_that_says_so_is_identical(tmp_path):
+    changed = cut(1)
+    changed["runs"][0]["summary"]["note"] = "stopped by hand"
+    (verdict,) = conform(written(tmp_path, changed))
+    assert verdict.identical, verdict
+
+
+def test_a_livelock_is_left_at_the_first_step_too_many():
+    recording = recorded("09_never_fit/prompt_larger_than_pool_no_full_isl")
+    assert len(replay(replace(recording, summary={})).steps) == len(recording.steps) + 1
+
+
+def test_requests_that_can_never_fit_are_no_asynchronous_steps(tmp_path):
+    changed = document()
+    changed["runs"][0]["config"] |= {"num_gpu_blocks": 2, "async_scheduling": True}
+    changed["requests"][1][2] = [[3, 30]]
+    (verdict,) = conform(written(tmp_path, changed))
+    assert str(verdict.difference) == "number of steps: expected 2, found 0"
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("groups", [[["full"]], [["full"], ["sliding", 4]], [["sliding", 3]]])
+def test_a_prompt_beyond_the_longest_context_takes_slots_for_that_only(
+    tmp_path, caching, asynchronous, groups
+):
+    """R34: allocate_slots, like the check before it (R17), caps what it asks for."""
+    changed = document()
+    changed["requests"] = [[1, 0, [[11, 9]], 12, 1, 0]]
+    run = changed["runs"][0]
+    run["config"] |= {"block_size": 1, "max_model_len": 8, "num_gpu_blocks": 8 * len(groups) + 1}
+    run["config"] |= {"async_scheduling": asynchronous, "enable_prefix_caching": caching}
+    run["config"] |= {"kv_groups": groups}
+    run["steps"] = [[0, [[1, 9, 0]], [1], 0]]
+    run["outcome"], run["summary"] = [[5.184, 1]], {"steps": 1}
+    (verdict,) = conform(written(tmp_path, changed))
+    assert verdict.identical, verdict
 
 
 def test_a_broken_law_is_a_difference(tmp_path, monkeypatch):
