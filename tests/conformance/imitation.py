@@ -26,12 +26,11 @@ class Scheduler:
         self.requests, self.waiting, self.running, self.cached = {}, [], [], set()
         self.blocks = {}  # of running requests, shared ones by their content
         self.kv_cache_manager = SimpleNamespace(block_pool=self)
-        self.num_gpu_blocks = 1001
+        self.num_gpu_blocks, self.max_model_len = 1001, 512
         self.cache_config = SimpleNamespace(block_size=BLOCK_SIZE, enable_prefix_caching=caching)
         self.scheduler_config = SimpleNamespace(
             max_num_seqs=8,
             max_num_batched_tokens=512,
-            max_model_len=512,
             policy="fcfs",
             async_scheduling=asynchronous,
         )
