@@ -27,6 +27,7 @@ from kvsim.units import NS_PER_US
 from kvsim.workload.files import decompressed, told_by_name
 
 _LONGEST_PROMPT = 1 << 27
+_LARGEST_BLOCK = 1 << 20  # tokens
 _MOST_BLOCKS = 1 << 24
 _LISTED = 20
 _PLAINLY = {  # what pydantic says in Python's terms
@@ -87,6 +88,7 @@ def _known_group(group: list[Any]) -> list[Any]:
     windowed = {"full": window is None, "sliding": window is not None}
     counts = [each for each in (window, size) if each is not None]
     sized = all(type(each) is int and 0 < each <= _LONGEST_PROMPT for each in counts)
+    sized = sized and (size is None or size <= _LARGEST_BLOCK)
     if more or not sized or not windowed.get(kind if isinstance(kind, str) else "", False):
         raise ValueError(f"a KV group is {_GROUPS}; not {shown(group)}")
     return group
@@ -95,7 +97,7 @@ def _known_group(group: list[Any]) -> list[Any]:
 class RecordedConfig(_Part):
     """The settings of the recorded engine, under vLLM's names; others are kept as extras."""
 
-    block_size: Annotated[int, Field(ge=1, le=_LONGEST_PROMPT)]
+    block_size: Annotated[int, Field(ge=1, le=_LARGEST_BLOCK)]
     num_gpu_blocks: Annotated[int, Field(ge=2, le=_MOST_BLOCKS)]
     max_num_seqs: AtLeastOne
     max_num_batched_tokens: AtLeastOne

@@ -165,6 +165,8 @@ def test_equal_ones_are_admitted_by_their_vllm_id_under_priority(tmp_path, name_
         (("requests", 1, 0), 7, "two requests have the same number"),
         (("requests",), None, "has no requests"),
         (("runs", 0, "config", "block_size"), "many", "runs.0.config.block_size"),
+        (("runs", 0, "config", "block_size"), 1 << 27, "runs.0.config.block_size"),
+        (("runs", 0, "config", "kv_groups"), [["full", None, 1 << 27]], "a KV group is"),
         (("runs", 0, "config", "num_gpu_blocks"), 10**12, "runs.0.config.num_gpu_blocks"),
         (("runs", 0, "outcome"), [], "has 0 outcomes for 2 requests"),
         (("requests",), [], "has no requests"),
