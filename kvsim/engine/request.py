@@ -147,9 +147,9 @@ class Request:
         """Return how many of its tokens were computed before a step."""
         return step + self.offset if self.decoding else self.computed_tokens
 
-    def processed_before(self, step: int, steps_in_flight: int) -> int:
-        """Return how many of its tokens steps have computed that ended; at most one is in flight."""
-        if not steps_in_flight:
+    def processed_before(self, step: int, in_flight: int) -> int:
+        """Return how many of its tokens were computed by steps that have ended."""
+        if not in_flight:
             return self.computed_before(step)
         if self.chunk_step == step - 1:
             return self.chunk_start_tokens
