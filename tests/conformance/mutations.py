@@ -4,13 +4,13 @@ Each function takes pytest's `monkeypatch`; it breaks the rule that it is named 
 if that can be helped.
 """
 
-from collections import OrderedDict, deque
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from kvsim.engine.allocators._hybrid import HybridPool
+from kvsim.engine.allocators._lru import LruQueue
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.clients import RequestReader
@@ -224,7 +224,7 @@ def r19_there_is_no_watermark(patch):
 def r20_hits_in_the_free_queue_cost_nothing(patch):
     @wrap(patch, PrefixCachingPool, "shortage")
     def _(original, pool, request, known_tokens, idle):
-        hits_tokens = pool._idle_blocks(pool._hits(request)) * pool._block_size
+        hits_tokens = len(pool._lru.among(pool._hits(request))) * pool._block_size
         pool.free_tokens += hits_tokens
         shortage = original(pool, request, known_tokens, idle)
         pool.free_tokens -= hits_tokens
@@ -278,24 +278,29 @@ def r24_answers_are_not_found(patch):
 
 
 def r25_the_newest_of_equal_blocks_is_found(patch):
-    def register(pool, key, block):
-        others = pool._blocks_of.get(key)
-        if others is None:
-            pool._blocks_of[key] = block
-        else:
-            others = (others,) if isinstance(others, int) else others
-            pool._blocks_of[key] = deque((block, *others))
-
-    patch.setattr(PrefixCachingPool, "_register", register)
+    @wrap(patch, PrefixCachingPool, "_register")
+    def _(original, pool, key, block):
+        original(pool, key, block)
+        if key in pool._twins:
+            pool._twins[key].remove(block)
+            pool._twins[key].appendleft(pool._block_of[key])
+            pool._block_of[key] = block
 
 
 def r25_equal_blocks_are_kept_once(patch):
     @wrap(patch, PrefixCachingPool, "_register")
     def _(original, pool, key, block):
-        if key in pool._blocks_of:
+        if key in pool._block_of:
             del pool._key_of[block]
         else:
             original(pool, key, block)
+
+    @wrap(patch, PrefixCachingPool, "free")
+    def _(original, pool, seq):
+        original(pool, seq)
+        without_key = [block for block in pool._lru if block not in pool._key_of]
+        pool._lru.remove(without_key)
+        pool._free_blocks += reversed(without_key)
 
 
 def r26_a_shared_block_is_released_by_its_first_user(patch):
@@ -304,16 +309,13 @@ def r26_a_shared_block_is_released_by_its_first_user(patch):
         return original(pool, block) and False
 
 
-class NewestFirst(OrderedDict):
-    def popitem(self, last=True):
-        return super().popitem(not last)
-
-
 def r27_the_block_used_last_is_evicted_first(patch):
-    @wrap(patch, PrefixCachingPool, "__init__")
-    def _(original, pool, *args):
-        original(pool, *args)
-        pool._lru = NewestFirst()
+    def take(lru, blocks):
+        taken = [*lru][: -blocks - 1 : -1]
+        lru.remove(taken)
+        return taken
+
+    patch.setattr(LruQueue, "take", take)
 
 
 def r28_blocks_are_released_head_first(patch):
@@ -321,7 +323,10 @@ def r28_blocks_are_released_head_first(patch):
 
         @wrap(patch, pool, "free")
         def _(original, pool, seq):
-            pool._tables[seq].reverse()
+            table, keyed = pool._tables[seq], 0
+            if isinstance(pool, PrefixCachingPool):
+                keyed = pool._published[seq]
+            pool._tables[seq] = table[:keyed][::-1] + table[keyed:][::-1]
             original(pool, seq)
 
 
