@@ -4,6 +4,7 @@ Each function takes pytest's `monkeypatch`; it breaks the rule that it is named 
 if that can be helped.
 """
 
+from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -278,22 +279,18 @@ def r24_answers_are_not_found(patch):
 
 
 def r25_the_newest_of_equal_blocks_is_found(patch):
-    @wrap(patch, PrefixCachingPool, "_register")
-    def _(original, pool, key, block):
-        original(pool, key, block)
-        if key in pool._twins:
-            pool._twins[key].remove(block)
-            pool._twins[key].appendleft(pool._block_of[key])
-            pool._block_of[key] = block
+    def add_twin(pool, key, block):
+        pool._twins.setdefault(key, deque()).appendleft(pool._block_of[key])
+        pool._block_of[key] = block
+
+    patch.setattr(PrefixCachingPool, "_add_twin", add_twin)
 
 
 def r25_equal_blocks_are_kept_once(patch):
-    @wrap(patch, PrefixCachingPool, "_register")
-    def _(original, pool, key, block):
-        if key in pool._block_of:
-            del pool._key_of[block]
-        else:
-            original(pool, key, block)
+    def add_twin(pool, key, block):
+        del pool._key_of[block]
+
+    patch.setattr(PrefixCachingPool, "_add_twin", add_twin)
 
     @wrap(patch, PrefixCachingPool, "free")
     def _(original, pool, seq):

@@ -87,11 +87,11 @@ class PrefixCachingPool(PagedPool):
         keys = request.block_keys(first, end, self._block_size)
         blocks = self._tables[seq][first:end]
         self._key_of.update(zip(blocks, keys, strict=True))
-        if self._block_of.keys().isdisjoint(keys):
-            self._block_of.update(zip(keys, blocks, strict=True))
-        else:
-            for key, block in zip(keys, blocks, strict=True):
-                self._register(key, block)
+        oldest = list(map(self._block_of.setdefault, keys, blocks))
+        if oldest != blocks:
+            for key, block, first_block in zip(keys, blocks, oldest, strict=True):
+                if block != first_block:
+                    self._add_twin(key, block)
 
     def free(self, seq: int) -> None:
         """Release the blocks tail first: keyed ones to the back, others to the front (R28)."""
@@ -174,9 +174,8 @@ class PrefixCachingPool(PagedPool):
         self._found = NOTHING_FOUND
         return taken + oldest
 
-    def _register(self, key: int, block: int) -> None:
-        if self._block_of.setdefault(key, block) != block:
-            self._twins.setdefault(key, deque()).append(block)
+    def _add_twin(self, key: int, block: int) -> None:
+        self._twins.setdefault(key, deque()).append(block)
 
     def _forget(self, evicted: list[int]) -> None:
         key_of, block_of, twins = self._key_of, self._block_of, self._twins
