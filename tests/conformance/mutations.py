@@ -4,16 +4,17 @@ Each function takes pytest's `monkeypatch`; it breaks the rule that it is named 
 if that can be helped.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from kvsim.engine import replica
+from kvsim.engine import replica as step_loop
 from kvsim.engine.allocators._block_pool import BlockPool
 from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.allocators._hybrid_lookup import Lookup
+from kvsim.engine.allocators._lru import LruQueue
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.clients import RequestReader
@@ -238,7 +239,7 @@ def r19_there_is_no_watermark(patch):
 def r20_hits_in_the_free_queue_cost_nothing(patch):
     @wrap(patch, PrefixCachingPool, "shortage")
     def _(original, pool, request, known_tokens, idle):
-        hits_tokens = pool._idle_blocks(pool._hits(request)) * pool._block_size
+        hits_tokens = len(pool._lru.among(pool._hits(request))) * pool._block_size
         pool.free_tokens += hits_tokens
         shortage = original(pool, request, known_tokens, idle)
         pool.free_tokens -= hits_tokens
@@ -292,24 +293,25 @@ def r24_answers_are_not_found(patch):
 
 
 def r25_the_newest_of_equal_blocks_is_found(patch):
-    def register(pool, key, block):
-        others = pool._blocks_of.get(key)
-        if others is None:
-            pool._blocks_of[key] = block
-        else:
-            others = (others,) if isinstance(others, int) else others
-            pool._blocks_of[key] = deque((block, *others))
+    def add_twin(pool, key, block):
+        pool._twins.setdefault(key, deque()).appendleft(pool._block_of[key])
+        pool._block_of[key] = block
 
-    patch.setattr(PrefixCachingPool, "_register", register)
+    patch.setattr(PrefixCachingPool, "_add_twin", add_twin)
 
 
 def r25_equal_blocks_are_kept_once(patch):
-    @wrap(patch, PrefixCachingPool, "_register")
-    def _(original, pool, key, block):
-        if key in pool._blocks_of:
-            del pool._key_of[block]
-        else:
-            original(pool, key, block)
+    def add_twin(pool, key, block):
+        del pool._key_of[block]
+
+    patch.setattr(PrefixCachingPool, "_add_twin", add_twin)
+
+    @wrap(patch, PrefixCachingPool, "free")
+    def _(original, pool, seq):
+        original(pool, seq)
+        without_key = [block for block in pool._lru if block not in pool._key_of]
+        pool._lru.remove(without_key)
+        pool._free_blocks += reversed(without_key)
 
 
 def r26_a_shared_block_is_released_by_its_first_user(patch):
@@ -318,16 +320,13 @@ def r26_a_shared_block_is_released_by_its_first_user(patch):
         return original(pool, block) and False
 
 
-class NewestFirst(OrderedDict):
-    def popitem(self, last=True):
-        return super().popitem(not last)
-
-
 def r27_the_block_used_last_is_evicted_first(patch):
-    @wrap(patch, PrefixCachingPool, "__init__")
-    def _(original, pool, *args):
-        original(pool, *args)
-        pool._lru = NewestFirst()
+    def take(lru, blocks):
+        taken = [*lru][: -blocks - 1 : -1]
+        lru.remove(taken)
+        return taken
+
+    patch.setattr(LruQueue, "take", take)
 
 
 def r28_blocks_are_released_head_first(patch):
@@ -335,7 +334,10 @@ def r28_blocks_are_released_head_first(patch):
 
         @wrap(patch, pool, "free")
         def _(original, pool, seq):
-            pool._tables[seq].reverse()
+            table, keyed = pool._tables[seq], 0
+            if isinstance(pool, PrefixCachingPool):
+                keyed = pool._published[seq]
+            pool._tables[seq] = table[:keyed][::-1] + table[keyed:][::-1]
             original(pool, seq)
 
 
@@ -395,7 +397,7 @@ def r30_each_chunk_of_a_prompt_gives_a_token(patch):
 
 
 def r29_who_waits_ends_before_the_others(patch):
-    patch.setattr(replica, "_place_in_step", lambda request: request.rank)
+    patch.setattr(step_loop, "_place_in_step", lambda request: request.rank)
 
 
 def r32_a_prompt_that_never_fits_lets_others_pass(patch):
