@@ -92,8 +92,8 @@ def r5_max_num_active_seqs_is_not_looked_at(patch):
 
 def r6_a_call_that_preempted_admits(patch):
     @wrap(patch, VllmScheduler, "schedule")
-    def _(original, scheduler, step):
-        plan = original(scheduler, step)
+    def _(original, scheduler, *args):
+        plan = original(scheduler, *args)
         if plan.preempted:
             scheduler._admit(plan)
         return plan
@@ -278,12 +278,12 @@ def r23_blocks_are_found_a_step_later(patch):
         due.append((original, args))
 
     @wrap(patch, VllmScheduler, "schedule")
-    def _(original, scheduler, step):
+    def _(original, scheduler, *args):
         for publish, (pool, request, seq, tokens) in due:
             if seq in pool._published:
                 publish(pool, request, seq, tokens)
         due.clear()
-        return original(scheduler, step)
+        return original(scheduler, *args)
 
 
 def r24_answers_are_not_found(patch):
