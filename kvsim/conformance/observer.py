@@ -69,7 +69,7 @@ class ObservedScheduler(VllmScheduler):
         super().__init__(config, allocator, waiting)
         self._notes = notes
 
-    def schedule(self, step: int) -> Plan:
+    def schedule(self, step: int, in_flight: int = 0) -> Plan:
         """Schedule, and note the call; nothing any more once all is known that is compared."""
         notes = self._notes
         if len(notes.calls) == notes.most_calls:
@@ -78,7 +78,7 @@ class ObservedScheduler(VllmScheduler):
         if len(notes.calls) > notes.most_calls:
             return Plan()
         self._look()
-        plan = super().schedule(step)
+        plan = super().schedule(step, in_flight)
         for request in plan.admitted:
             again = notes.resumptions if request.preemptions else notes.admissions
             again.append((request.number, request.known_tokens, request.computed_tokens))

@@ -8,10 +8,12 @@ block is identified by the path of its last token and its index, at the cost of 
 segment and one addition for a block.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
-# Block indices stay below this: a key is path x BLOCKS_OF_A_PATH + index.
-BLOCKS_OF_A_PATH = 1 << 24
+# Block indices stay below this: a key is path x BLOCKS_OF_A_PATH + index. A prime number: a power
+# of two would send all blocks with the same index to the same place of a hash table.
+BLOCKS_OF_A_PATH = (1 << 24) + 43
 
 
 class Content:
@@ -29,15 +31,18 @@ class Content:
 
     def block_keys(self, first: int, end: int, block_size: int) -> list[int]:
         """Return the keys of the blocks from `first` up to `end` (exclusive), in order."""
+        ends_tokens = self._ends_tokens
         keys: list[int] = []
-        for place, path in enumerate(self._paths):
+        place = bisect_left(ends_tokens, (first + 1) * block_size)  # where the first one ends
+        while first < end:
             stop = end
-            if place < len(self._ends_tokens):
-                stop = min(end, self._ends_tokens[place] // block_size)
+            if place < len(ends_tokens):
+                stop = min(end, ends_tokens[place] // block_size)
             if stop > first:
-                base = path * BLOCKS_OF_A_PATH
+                base = self._paths[place] * BLOCKS_OF_A_PATH
                 keys += range(base + first, base + stop)
                 first = stop
+            place += 1
         return keys
 
 

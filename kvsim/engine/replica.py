@@ -105,7 +105,7 @@ class Replica:
         self._add_step, self._pack_step = recorder.appender("steps"), recorder.packer("steps")
         self._answers_tokens = answers_tokens
         self._home = home
-        self._most_in_flight = scheduler.steps_in_flight
+        self._most_in_flight = scheduler.most_in_flight
         self._batches = [Batch() for _ in range(self._most_in_flight)]  # step k has place k % most
         self._free_at_ns = 0  # when the last step in flight ends
         # Which step is the last of each decoding request, by its number, and the other way round.
@@ -159,7 +159,7 @@ class Replica:
         set_alarm, now_ns = Alarm(clock).set, 0
         while True:
             if scheduler.running or scheduler.waiting:
-                plan = schedule(self.step)
+                plan = schedule(self.step, self.step - self._oldest_step)
                 if begin(plan, now_ns):
                     if self.step - self._oldest_step < most_in_flight:
                         continue
@@ -193,7 +193,8 @@ class Replica:
         """
         waiting = self.scheduler.waiting
         awaits = bool(waiting) and waiting.head.awaiting
-        require(self.may_stall or awaits, "a replica with work makes progress")
+        makes_progress = self.may_stall or awaits or bool(plan.preempted)
+        require(makes_progress, "a replica with work makes progress")
         self._wakeup = woken = self._clock.event()
         if self._most_in_flight == 1:
             yield self._clock.timeout(self._cost.step_ns(0, 0, 0, 0, 0.0))
@@ -393,7 +394,7 @@ class Replica:
         ended = self._ending.pop(batch.step, None)
         if ended:
             if len(ended) > 1:
-                ended.sort(key=lambda request: request.rank)
+                ended.sort(key=_place_in_step)
             for request in ended:
                 self._finish(request)
             self._recorder.flush_if_full()
@@ -478,3 +479,8 @@ class Replica:
     def _event(self, kind: int, step: int, request: int, tokens: int, gap_ns: int = 0) -> None:
         now_ns = self._clock.now
         self._recorder.add("events", self.index, now_ns, step, request, kind, tokens, gap_ns)
+
+
+def _place_in_step(request: Request) -> int:
+    """Return where a request stood in the step in flight, though it may wait by now."""
+    return request.rank if request.rank >= 0 else request.rank_in_flight

@@ -85,6 +85,7 @@ class Request:
         "prompt_tokens",
         "queued_ns",
         "rank",
+        "rank_in_flight",
         "recomputed_tokens",
         "replica",
         "session",
@@ -126,6 +127,7 @@ class Request:
         self.offset = 0
         self.awaiting = False  # it has stopped decoding, and its newest token is in flight
         self.rank = -1  # order of admission; -1 while it waits
+        self.rank_in_flight = -1  # before it was preempted: its place in the step in flight
         self.preemptions = 0
         self.recomputed_tokens = 0
         self.discarded_tokens = 0  # decoded beyond its end, or for nobody
@@ -147,8 +149,10 @@ class Request:
         """Return how many of its tokens were computed before a step."""
         return step + self.offset if self.decoding else self.computed_tokens
 
-    def processed_before(self, step: int) -> int:
-        """Return how many of its tokens were computed before the last step ahead of `step`."""
+    def processed_before(self, step: int, in_flight: int) -> int:
+        """Return how many of its tokens were computed by steps that have ended."""
+        if not in_flight:
+            return self.computed_before(step)
         if self.chunk_step == step - 1:
             return self.chunk_start_tokens
         return step - 1 + self.offset if self.decoding else self.computed_tokens

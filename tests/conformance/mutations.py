@@ -4,13 +4,17 @@ Each function takes pytest's `monkeypatch`; it breaks the rule that it is named 
 if that can be helped.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from kvsim.engine import replica as step_loop
+from kvsim.engine.allocators._block_pool import BlockPool
 from kvsim.engine.allocators._hybrid import HybridPool
+from kvsim.engine.allocators._hybrid_lookup import Lookup
+from kvsim.engine.allocators._lru import LruQueue
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.clients import RequestReader
@@ -88,8 +92,8 @@ def r5_max_num_active_seqs_is_not_looked_at(patch):
 
 def r6_a_call_that_preempted_admits(patch):
     @wrap(patch, VllmScheduler, "schedule")
-    def _(original, scheduler, step):
-        plan = original(scheduler, step)
+    def _(original, scheduler, *args):
+        plan = original(scheduler, *args)
         if plan.preempted:
             scheduler._admit(plan)
         return plan
@@ -115,6 +119,17 @@ def r8_a_preempted_request_goes_to_the_front(patch):
 
 def r9_prefills_are_not_paced(patch):
     patch.setattr(VllmScheduler, "_throttles", lambda scheduler, step: False)
+
+
+def r9_admission_for_the_last_token_counts(patch):
+    patch.setattr(VllmScheduler, "_does_prefill", lambda scheduler, plan: bool(plan.chunks))
+
+
+def r9_a_prefill_that_was_withdrawn_does_not_count(patch):
+    @wrap(patch, VllmScheduler, "_does_prefill")
+    def _(original, scheduler, plan):
+        scheduler._prefill_withdrawn = False
+        return original(scheduler, plan)
 
 
 def r10_the_token_being_sampled_gets_a_slot(patch):
@@ -224,7 +239,7 @@ def r19_there_is_no_watermark(patch):
 def r20_hits_in_the_free_queue_cost_nothing(patch):
     @wrap(patch, PrefixCachingPool, "shortage")
     def _(original, pool, request, known_tokens, idle):
-        hits_tokens = pool._idle_blocks(pool._hits(request)) * pool._block_size
+        hits_tokens = len(pool._lru.among(pool._hits(request))) * pool._block_size
         pool.free_tokens += hits_tokens
         shortage = original(pool, request, known_tokens, idle)
         pool.free_tokens -= hits_tokens
@@ -263,12 +278,12 @@ def r23_blocks_are_found_a_step_later(patch):
         due.append((original, args))
 
     @wrap(patch, VllmScheduler, "schedule")
-    def _(original, scheduler, step):
+    def _(original, scheduler, *args):
         for publish, (pool, request, seq, tokens) in due:
             if seq in pool._published:
                 publish(pool, request, seq, tokens)
         due.clear()
-        return original(scheduler, step)
+        return original(scheduler, *args)
 
 
 def r24_answers_are_not_found(patch):
@@ -278,24 +293,25 @@ def r24_answers_are_not_found(patch):
 
 
 def r25_the_newest_of_equal_blocks_is_found(patch):
-    def register(pool, key, block):
-        others = pool._blocks_of.get(key)
-        if others is None:
-            pool._blocks_of[key] = block
-        else:
-            others = (others,) if isinstance(others, int) else others
-            pool._blocks_of[key] = deque((block, *others))
+    def add_twin(pool, key, block):
+        pool._twins.setdefault(key, deque()).appendleft(pool._block_of[key])
+        pool._block_of[key] = block
 
-    patch.setattr(PrefixCachingPool, "_register", register)
+    patch.setattr(PrefixCachingPool, "_add_twin", add_twin)
 
 
 def r25_equal_blocks_are_kept_once(patch):
-    @wrap(patch, PrefixCachingPool, "_register")
-    def _(original, pool, key, block):
-        if key in pool._blocks_of:
-            del pool._key_of[block]
-        else:
-            original(pool, key, block)
+    def add_twin(pool, key, block):
+        del pool._key_of[block]
+
+    patch.setattr(PrefixCachingPool, "_add_twin", add_twin)
+
+    @wrap(patch, PrefixCachingPool, "free")
+    def _(original, pool, seq):
+        original(pool, seq)
+        without_key = [block for block in pool._lru if block not in pool._key_of]
+        pool._lru.remove(without_key)
+        pool._free_blocks += reversed(without_key)
 
 
 def r26_a_shared_block_is_released_by_its_first_user(patch):
@@ -304,16 +320,13 @@ def r26_a_shared_block_is_released_by_its_first_user(patch):
         return original(pool, block) and False
 
 
-class NewestFirst(OrderedDict):
-    def popitem(self, last=True):
-        return super().popitem(not last)
-
-
 def r27_the_block_used_last_is_evicted_first(patch):
-    @wrap(patch, PrefixCachingPool, "__init__")
-    def _(original, pool, *args):
-        original(pool, *args)
-        pool._lru = NewestFirst()
+    def take(lru, blocks):
+        taken = [*lru][: -blocks - 1 : -1]
+        lru.remove(taken)
+        return taken
+
+    patch.setattr(LruQueue, "take", take)
 
 
 def r28_blocks_are_released_head_first(patch):
@@ -321,7 +334,10 @@ def r28_blocks_are_released_head_first(patch):
 
         @wrap(patch, pool, "free")
         def _(original, pool, seq):
-            pool._tables[seq].reverse()
+            table, keyed = pool._tables[seq], 0
+            if isinstance(pool, PrefixCachingPool):
+                keyed = pool._published[seq]
+            pool._tables[seq] = table[:keyed][::-1] + table[keyed:][::-1]
             original(pool, seq)
 
 
@@ -343,8 +359,8 @@ def r29_ended_requests_are_freed_after_the_next_call(patch):
         ended.append(request)
 
     @wrap(patch, VllmScheduler, "schedule")
-    def _(original, scheduler, step):
-        plan = original(scheduler, step)
+    def _(original, scheduler, *args):
+        plan = original(scheduler, *args)
         for request in ended:
             scheduler.allocator.free(request.number)
         ended.clear()
@@ -380,10 +396,71 @@ def r30_each_chunk_of_a_prompt_gives_a_token(patch):
         original(replica, plan, batch)
 
 
+def r29_who_waits_ends_before_the_others(patch):
+    patch.setattr(step_loop, "_place_in_step", lambda request: request.rank)
+
+
+def r32_a_prompt_that_never_fits_lets_others_pass(patch):
+    @wrap(patch, VllmScheduler, "_admit")
+    def _(original, scheduler, plan):
+        capacity = scheduler.allocator.capacity_tokens
+        while scheduler.waiting and scheduler.waiting.head.known_tokens > capacity:
+            scheduler.waiting.popleft()
+        original(scheduler, plan)
+
+
+def r33_an_answer_that_outgrows_the_pool_ends(patch):
+    @wrap(patch, FcfsQueue, "requeue")
+    def _(original, queue, request):
+        if request.known_tokens < 160:
+            original(queue, request)
+
+
+def r34_a_prompt_beyond_the_context_ends_with_it(patch):
+    @wrap(patch, RequestReader, "read")
+    def _(original, reader, *args):
+        request, answer_tokens = original(reader, *args)
+        request.known_tokens = min(request.known_tokens, reader._max_model_len - 1)
+        return request, answer_tokens
+
+
+def r35_windows_keep_what_they_have_passed(patch):
+    patch.setattr(HybridPool, "release", lambda *_: None)
+
+
+def r35_blocks_that_a_window_has_passed_come_back_first_first(patch):
+    @wrap(patch, BlockPool, "release")
+    def _(original, pool, blocks):
+        original(pool, blocks[::-1])
+
+
 def r36_windows_count_the_tokens_of_one_step_in_flight(patch):
     @wrap(patch, HybridPool, "__init__")
     def _(original, pool, shape):
         original(pool, replace(shape, max_chunk_tokens=shape.max_chunk_tokens // 2))
+
+
+def r37_the_leftmost_window_counts(patch):
+    @wrap(patch, Lookup, "_leading_window")
+    def _(original, lookup, keys, group, members):
+        for count in range(1, len(keys) + 1):
+            if any(lookup._row(key, members) is None for key in keys[:count]):
+                return original(lookup, keys[: count - 1], group, members)
+        return original(lookup, keys, group, members)
+
+
+def r38_windows_keep_all_they_have_seen(patch):
+    patch.setattr(
+        HybridPool, "_kept", lambda pool, index, request, own, first, end: range(first, end)
+    )
+
+
+def r38_only_what_full_attention_found_is_kept(patch):
+    @wrap(patch, Lookup, "_search")
+    def _(original, lookup, request):
+        hits = original(lookup, request)
+        full = any(not group.window_tokens for group, _ in lookup._alike)
+        return hits if full else replace(hits, longest_tokens=0)
 
 
 def r40_who_rests_goes_on(patch):
@@ -406,15 +483,25 @@ def r41_the_last_block_is_not_findable_when_the_last_token_comes(patch):
 
 
 def r41_windows_pass_what_is_in_flight(patch):
-    patch.setattr(Request, "processed_before", Request.computed_before)
+    patch.setattr(
+        Request, "processed_before", lambda request, step, _: request.computed_before(step)
+    )
 
 
 def r41_windows_pass_chunks_in_flight(patch):
     patch.setattr(
         Request,
         "processed_before",
-        lambda request, step: request.computed_before(step) - request.decoding,
+        lambda request, step, in_flight: (
+            request.computed_before(step) - (request.decoding and in_flight)
+        ),
     )
+
+
+def r41_windows_stay_behind_when_nothing_is_in_flight(patch):
+    @wrap(patch, Request, "processed_before")
+    def _(original, request, step, in_flight):
+        return original(request, step, 1)
 
 
 def r42_who_is_preempted_loses_its_token(patch):

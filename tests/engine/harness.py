@@ -57,12 +57,12 @@ class SpyScheduler(VllmScheduler):
         self._notes = notes
         self._now = now
 
-    def schedule(self, step: int) -> Plan:
+    def schedule(self, step: int, in_flight: int = 0) -> Plan:
         pool = self.allocator
         paged = isinstance(pool, PagedPool | HybridPool)
         before = pool.free_queue() if paged else ()
         keys = pool.cached_keys() if isinstance(pool, PrefixCachingPool | HybridPool) else 0
-        plan = super().schedule(step)
+        plan = super().schedule(step, in_flight)
         scheduled = [
             (request.number, 1, step + request.offset)
             if request.decoding

@@ -107,6 +107,8 @@ class ReferenceEngine:
         self.free_at_ns = 0
         self.next_prefill = 0  # step before which prefill work is held back
         self.left_waiting = False
+        self.prefilled = False  # in this call: as vLLM's prefill_scheduled and prefill_admitted
+        self.left: list[int] = []  # the jobs that ended, in their order
         self.stalls = 0
         self.ended_waiting = 0  # whose last token was in flight when they were preempted
         self.withdrawn = 0  # victims that had been scheduled in the same step
@@ -139,6 +141,7 @@ class ReferenceEngine:
             and not self.left_waiting
         )
         plan: dict[int, tuple[Job, int]] = {}
+        self.prefilled = False
         preempted = self._schedule_running(plan, cap, throttled)
         for job in self.running:
             if job.in_decode and job.number not in plan and not job.rests:
@@ -147,11 +150,11 @@ class ReferenceEngine:
         lacks = "nothing"
         if self.waiting:
             lacks = "preempting" if preempted else self._admit(now, plan, cap, throttled)
-        if not throttled:
-            if any(not job.in_decode for job, _ in plan.values()):
-                self.next_prefill = len(self.steps) + config.prefill_schedule_interval
-            if not preempted:
-                self.left_waiting = bool(self.waiting)
+        if self.prefilled:
+            executed = len(self.steps) + bool(plan)
+            self.next_prefill = executed - 1 + config.prefill_schedule_interval
+        if not throttled and not preempted:
+            self.left_waiting = bool(self.waiting)
         return self._execute(now, list(plan.values()), preempted, lacks)
 
     def _left(self, plan: dict[int, tuple[Job, int]]) -> int:
@@ -178,6 +181,7 @@ class ReferenceEngine:
                     break
             else:
                 plan[job.number] = job, tokens
+                self.prefilled |= not job.in_decode
                 self._publish(job, min(job.computed + tokens, job.known))
         return preempted
 
@@ -216,6 +220,7 @@ class ReferenceEngine:
                 job.admitted_ns, job.cached = now, cached
             self.running.append(job)
             plan[job.number] = job, tokens
+            self.prefilled |= job.known - cached > 1
         return "nothing"
 
     def _note_passed(self, job: Job) -> None:
@@ -273,6 +278,8 @@ class ReferenceEngine:
             job.token_times_ns.append(step.end_ns)
             job.in_flight = max(0, job.in_flight - 1)
             job.done = job.generated_tokens == job.answer_tokens
+            if job.done:
+                self.left.append(job.number)
             if job in self.running:
                 self._publish(job, job.computed - job.in_flight)
                 if job.done:

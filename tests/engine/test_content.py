@@ -49,6 +49,23 @@ def test_empty_segments_say_nothing(empty):
             assert paths.chain(segments, answer_seed).block_keys(0, 9, 1) == plain
 
 
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.integers(0, 20),
+    st.integers(0, 20),
+)
+def test_keys_from_any_block_on_are_those_of_the_whole(lengths, block_size, first, more):
+    """A block's path is that of its last token, wherever one begins to ask."""
+    prompt = [(7 + place, tokens) for place, tokens in enumerate(lengths)]
+    content = Paths().chain(prompt, 99)
+    of_tokens = paths_of(content, (first + more + 1) * block_size)
+    keys = content.block_keys(first, first + more, block_size)
+    assert [divmod(key, BLOCKS_OF_A_PATH) for key in keys] == [
+        (of_tokens[(index + 1) * block_size - 1], index) for index in range(first, first + more)
+    ]
+
+
 # Two ways to say a conversation
 
 

@@ -126,11 +126,11 @@ class CountingScheduler(VllmScheduler):
         self._changes += 1
         super().finish(request, step)
 
-    def schedule(self, step):
+    def schedule(self, step, in_flight=0):
         if step:  # the one before is over: its results, and the arrivals meanwhile, count
             self.notes.append((self._changes, self._waiting_seqs, CountingRequest.touches))
         CountingRequest.touches = 0
-        plan = super().schedule(step)
+        plan = super().schedule(step, in_flight)
         self._changes = len(plan.chunks) + len(plan.grown) + len(plan.preempted)
         self._waiting_seqs = len(self.waiting)
         return plan

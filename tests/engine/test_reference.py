@@ -12,12 +12,13 @@ from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.content import Paths
 from kvsim.memory.kv_groups import KVGroup
-from kvsim.tables import EVENT_KINDS, HEAD_LACKS
+from kvsim.tables import EVENT_KINDS, HEAD_LACKS, OUTCOMES
 from tests.engine.harness import request_table, run
 from tests.engine.reference import Job, ReferenceEngine
 
 SCENARIOS = 400
 RESUMED = EVENT_KINDS.index("resumed")
+FINISHED = OUTCOMES.index("finished")
 CHUNK_COLUMNS = (
     "prefill_seqs",
     "prefill_tokens",
@@ -186,8 +187,10 @@ def test_production_equals_reference(group):
 def compare(seed):
     requests, config, cost, layout = random_scenario(seed)
     trace = run(requests, config, cost, layout, spy=True)
-    expected, jobs, _ = reference(requests, config, cost, layout)
+    expected, jobs, engine = reference(requests, config, cost, layout)
     steps = trace.tables["steps"]
+    rows = trace.tables["requests"]
+    assert rows["request"][rows["outcome"] == FINISHED].tolist() == engine.left, seed
 
     notes = [note for note in trace.plans if note.scheduled]
     assert len(notes) == len(expected), seed
@@ -207,7 +210,6 @@ def compare(seed):
         pool = (row["kv_rounding_tokens"], row["kv_holes_tokens"], row["kv_free_tokens"])
         assert pool == (step.rounding, step.holes, step.free), (seed, index)
 
-    rows = trace.tables["requests"]
     order = rows["request"].argsort()
     for job in jobs:
         row = {name: int(column[order[job.number]]) for name, column in rows.items()}

@@ -26,7 +26,7 @@ class _Sequence:
     tables: list[list[int]]
     passed: list[int]  # null blocks at the head of each table
     published: list[int]  # blocks of each table that were offered, or found
-    full_hit_tokens: int = 0  # found for full attention but not for the windows; else 0
+    shared_prefix_tokens: int = 0  # found in one group, but not in all; else 0
 
 
 class HybridPool:
@@ -123,7 +123,7 @@ class HybridPool:
             [list(table) for table in hits.tables],
             passed,
             [len(table) for table in hits.tables],
-            hits.full_tokens if hits.full_tokens > hits.tokens else 0,
+            hits.longest_tokens if hits.longest_tokens > hits.tokens else 0,
         )
         self.released_tokens += sum(passed) * self.block_tokens
         return self.append(seq, tokens - hits.tokens)
@@ -271,7 +271,7 @@ class HybridPool:
             return range(first, end)
         size, window_blocks = group.block_size, group.window_blocks
         last_tokens = request.prompt_tokens - 1
-        goals_tokens = {last_tokens - last_tokens % self.block_tokens, own.full_hit_tokens}
+        goals_tokens = {last_tokens - last_tokens % self.block_tokens, own.shared_prefix_tokens}
         if interval:
             until_tokens = (end + window_blocks) * size + self.block_tokens
             goals_tokens |= set(range(first * size // interval * interval, until_tokens, interval))

@@ -15,7 +15,7 @@ class Hits:
 
     tokens: int
     tables: list[list[int]]
-    full_tokens: int = 0  # found for full attention, windows or not
+    longest_tokens: int = 0  # the most that any group has, whatever the others lack
 
     def blocks(self) -> Iterator[int]:
         """Yield the blocks of all groups."""
@@ -53,7 +53,7 @@ class Lookup:
     def _search(self, request: RequestView) -> Hits:
         """Shorten the prefix until all groups agree on it."""
         limit_tokens = request.known_tokens - 1
-        full_tokens = 0
+        longest_tokens = 0
         tables: list[list[int]] = [[] for _ in range(self._count)]
         agreed = 0
         while agreed < len(self._alike):
@@ -63,11 +63,10 @@ class Lookup:
                 for member, table in zip(members, found, strict=True):
                     tables[member] = table
                 tokens = len(found[0]) * group.block_size
-                if not group.window_tokens:
-                    full_tokens = max(full_tokens, tokens)
+                longest_tokens = max(longest_tokens, tokens)
                 agreed = agreed + 1 if tokens == limit_tokens else 1
                 limit_tokens = tokens
-        return Hits(limit_tokens, tables, full_tokens)
+        return Hits(limit_tokens, tables, longest_tokens)
 
     def _leading(
         self, request: RequestView, group: KVGroup, members: list[int], limit_tokens: int

@@ -3,9 +3,11 @@
 Rules R20 to R28 are those of `docs/vllm-rules.md`.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
+from operator import eq
 
 from kvsim.engine.allocators import PoolShape, Shortage
+from kvsim.engine.allocators._lru import LruQueue
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.request import RequestView
 from kvsim.errors import require
@@ -17,17 +19,19 @@ class PrefixCachingPool(PagedPool):
     """Blocks with a key are found by it, in use or free.
 
     The free queue has two parts: in front the stack of blocks without a key, behind it the blocks
-    with a key, least recently used first (R27, R28).
+    with a key, least recently used first (R27, R28). A long prompt has hundreds of blocks, so
+    what is done for each of them is left to dicts and lists as a whole.
     """
 
-    __slots__ = ("_blocks_of", "_found", "_key_of", "_lru", "_published")
+    __slots__ = ("_block_of", "_found", "_key_of", "_lru", "_published", "_twins")
 
     def __init__(self, shape: PoolShape, null_block: bool = True) -> None:
         super().__init__(shape, null_block)
         self._key_of: dict[int, int] = {}
-        # Equal blocks computed twice both stay; the oldest is found (R25).
-        self._blocks_of: dict[int, int | deque[int]] = {}
-        self._lru: OrderedDict[int, None] = OrderedDict()
+        # Equal blocks computed twice both stay; the oldest is found (R25), the others wait.
+        self._block_of: dict[int, int] = {}
+        self._twins: dict[int, deque[int]] = {}
+        self._lru = LruQueue()
         self._published: dict[int, int] = {}  # blocks of a sequence that were given keys, or hit
         self._found = NOTHING_FOUND
 
@@ -41,7 +45,7 @@ class PrefixCachingPool(PagedPool):
         """Tell whether the blocks that are not cached are free, beside the watermark (R17, R20)."""
         hits = self._hits(request)
         needed = -(-min(known_tokens, self._max_model_len) // self._block_size) - len(hits)
-        needed += self._idle_blocks(hits)  # they leave the queue when touched
+        needed += len(self._lru.among(hits))  # they leave the queue when touched
         return self._shortage(needed, idle)
 
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
@@ -52,9 +56,10 @@ class PrefixCachingPool(PagedPool):
         tokens = min(tokens, self._max_model_len)
         blocks = -(-tokens // self._block_size)
         missing = blocks - len(hits)
-        if (missing + self._idle_blocks(hits)) * self._block_size > self.free_tokens:
+        idle = self._lru.among(hits)
+        if (missing + len(idle)) * self._block_size > self.free_tokens:
             return False
-        self._touch(hits)
+        self._touch(hits, idle)
         self._tables[seq] = hits + self._take(missing)
         self._spare[seq] = blocks * self._block_size - tokens
         self._published[seq] = len(hits)
@@ -79,111 +84,110 @@ class PrefixCachingPool(PagedPool):
         if end <= first:
             return
         self._published[seq] = end
-        self._found = NOTHING_FOUND
         keys = request.block_keys(first, end, self._block_size)
         blocks = self._tables[seq][first:end]
         self._key_of.update(zip(blocks, keys, strict=True))
-        blocks_of = self._blocks_of
-        if blocks_of.keys().isdisjoint(keys):
-            blocks_of.update(zip(keys, blocks, strict=True))
-        else:
-            for key, block in zip(keys, blocks, strict=True):
-                self._register(key, block)
+        oldest = list(map(self._block_of.setdefault, keys, blocks))
+        if oldest != blocks:
+            for key, block, first_block in zip(keys, blocks, oldest, strict=True):
+                if block != first_block:
+                    self._add_twin(key, block)
 
     def free(self, seq: int) -> None:
         """Release the blocks tail first: keyed ones to the back, others to the front (R28)."""
-        released = self._tables.pop(seq)
+        table = self._tables.pop(seq)
         del self._spare[seq]
-        del self._published[seq]
-        if self._co_owners and not self._co_owners.keys().isdisjoint(released):
-            released = [block for block in released if not self._disown(block)]
-        key_of, lru = self._key_of, self._lru
-        lru.update(dict.fromkeys([block for block in reversed(released) if block in key_of]))
-        self._free_blocks += [block for block in released if block not in key_of]
-        self.reusable_tokens = len(lru) * self._block_size
-        self._count_taken(-len(released))
+        published = self._published.pop(seq)
+        keyed, plain = table[:published], table[published:]
+        if self._co_owners:  # only blocks with a key are shared
+            keyed = self._disowned(keyed)
+        keyed.reverse()
+        self._lru.extend(keyed)
+        self._free_blocks += plain
+        self.reusable_tokens = len(self._lru) * self._block_size
+        self._count_taken(-len(keyed) - len(plain))
 
     def cached_keys(self) -> int:
         """Return how many different prefixes can be found."""
-        return len(self._blocks_of)
+        return len(self._block_of)
 
     def free_queue(self) -> tuple[int, ...]:
         """Return the free blocks in the order in which they will be taken."""
-        return (*reversed(self._free_blocks), *self._lru)
+        return (*super().free_queue(), *self._lru)
 
     def check(self) -> None:
         """Raise AssertionError if blocks, keys and reference counts disagree."""
         super().check()
-        found = sorted(
-            (block, key)
-            for key, blocks in self._blocks_of.items()
-            for block in ([blocks] if isinstance(blocks, int) else blocks)
-        )
-        require(found == sorted(self._key_of.items()), "keys and blocks disagree")
-        require(all(block in self._key_of for block in self._lru), "a block without key is kept")
-
-    def _idle_blocks(self, hits: list[int]) -> int:
-        lru = self._lru
-        return sum(1 for block in hits if block in lru)
+        key_of, block_of, twins = self._key_of, self._block_of, self._twins
+        agree = all(map(eq, map(key_of.get, block_of.values()), block_of))
+        for key, others in twins.items():
+            equal = {block_of.get(key), *others}
+            agree &= len(equal) == 1 + len(others) > 1
+            agree &= all(block is not None and key_of.get(block) == key for block in equal)
+        findable = len(block_of) + sum(map(len, twins.values()))
+        require(agree and findable == len(key_of), "keys and blocks disagree")
+        require(all(map(key_of.__contains__, self._lru)), "a block without key is kept")
 
     def _hits(self, request: RequestView) -> list[int]:
-        """Return the leading blocks found, which are remembered until a key comes or goes."""
+        """Return the leading blocks found, which are remembered until a block is evicted.
+
+        When a key comes the search goes on where it ended: what was found stays the oldest.
+        """
         known_tokens = request.known_tokens
         number, tokens, hits = self._found
-        if number == request.number and tokens == known_tokens:
-            return hits
-        hits = []
-        blocks_of = self._blocks_of
-        for key in request.block_keys(0, (known_tokens - 1) // self._block_size, self._block_size):
-            blocks = blocks_of.get(key)
-            if blocks is None:
-                break
-            hits.append(blocks if isinstance(blocks, int) else blocks[0])
-        self._found = (request.number, known_tokens, hits)
+        if number != request.number or tokens != known_tokens:
+            hits = []
+            self._found = (request.number, known_tokens, hits)
+        size, find = self._block_size, self._block_of.get
+        first, end = len(hits), (known_tokens - 1) // size
+        if first < end and find(request.block_keys(first, first + 1, size)[0]) is not None:
+            keys = request.block_keys(first, end, size)
+            hits += iter(map(find, keys).__next__, None)  # up to the first that isn't found
         return hits
 
-    def _touch(self, hits: list[int]) -> None:
-        lru, co_owners = self._lru, self._co_owners
-        revived = 0
-        for block in hits:
-            if block in lru:
-                del lru[block]
-                revived += 1
-            else:
-                co_owners[block] = co_owners.get(block, 0) + 1
-                self.shared_tokens += self._block_size
-        self._count_taken(revived)
-        self.reusable_tokens = len(lru) * self._block_size
+    def _used_free_blocks(self) -> list[int]:
+        return [*self._free_blocks, *self._lru]
+
+    def _touch(self, hits: list[int], idle: list[int]) -> None:
+        """Add an owner to blocks that were found; the idle ones of them leave the queue."""
+        self._lru.remove(idle)
+        if len(idle) < len(hits):
+            revived, co_owners = set(idle), self._co_owners
+            for block in hits:
+                if block not in revived:
+                    co_owners[block] = co_owners.get(block, 0) + 1
+            self.shared_tokens += (len(hits) - len(idle)) * self._block_size
+        self._count_taken(len(idle))
+        self.reusable_tokens = len(self._lru) * self._block_size
 
     def _take(self, blocks: int) -> list[int]:
         """Return blocks from the front of the queue; one that had a key is evicted (R27)."""
-        free_blocks = self._free_blocks
-        if blocks <= len(free_blocks):
+        without_key = len(self._free_blocks) + len(self._unused)
+        if blocks <= without_key:
             return super()._take(blocks)
-        evicted = blocks - len(free_blocks)
-        taken = super()._take(len(free_blocks)) if free_blocks else []
-        pop_oldest = self._lru.popitem
-        oldest = [pop_oldest(False)[0] for _ in range(evicted)]
+        evicted = blocks - without_key
+        taken = super()._take(without_key) if without_key else []
+        oldest = self._lru.take(evicted)
         self._forget(oldest)
         self._count_taken(evicted)
         self.reusable_tokens = len(self._lru) * self._block_size
         self._found = NOTHING_FOUND
         return taken + oldest
 
-    def _register(self, key: int, block: int) -> None:
-        others = self._blocks_of.get(key)
-        if others is None:
-            self._blocks_of[key] = block
-        elif isinstance(others, int):
-            self._blocks_of[key] = deque((others, block))
-        else:
-            others.append(block)
+    def _add_twin(self, key: int, block: int) -> None:
+        self._twins.setdefault(key, deque()).append(block)
 
     def _forget(self, evicted: list[int]) -> None:
-        pop_key, pop_blocks = self._key_of.pop, self._blocks_of.pop
+        key_of, block_of, twins = self._key_of, self._block_of, self._twins
         for block in evicted:
-            key = pop_key(block)
-            blocks = pop_blocks(key)
-            if not isinstance(blocks, int):  # others have the same tokens
-                blocks.remove(block)
-                self._blocks_of[key] = blocks if len(blocks) > 1 else blocks[0]
+            key = key_of.pop(block)
+            oldest = block_of.pop(key)
+            if key in twins:  # others have the same tokens
+                others = twins[key]
+                if oldest != block:
+                    others.remove(block)
+                    block_of[key] = oldest
+                else:
+                    block_of[key] = others.popleft()
+                if not others:
+                    del twins[key]

@@ -12,6 +12,8 @@ from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.request import RequestView
 from kvsim.errors import require
 
+UNUSED_AT_ONCE = 4096  # blocks that are brought up together
+
 
 class Paged(Layout):
     """Blocks of `block_size` tokens; `null_block` sets block 0 aside, as vLLM V1 does."""
@@ -42,7 +44,8 @@ class PagedPool:
 
     The free queue is a stack. Blocks without a cache key are released to the front of vLLM's
     queue and taken from the front (R27, R28), and blocks with a key lie behind all others; so
-    the part without keys is last in, first out.
+    the part without keys is last in, first out. Blocks that nobody has used yet lie behind the
+    stack as a mere range: the memory of a large pool grows with its use.
     """
 
     slots_per_token = 1
@@ -58,6 +61,7 @@ class PagedPool:
         "_num_blocks",
         "_spare",
         "_tables",
+        "_unused",
         "_watermark_blocks",
         "block_tokens",
         "capacity_tokens",
@@ -77,8 +81,8 @@ class PagedPool:
         self._num_blocks = shape.num_gpu_blocks - self._first_block
         # The watermark is a share of all blocks, the null block included (R11).
         self._watermark_blocks = int(shape.watermark * shape.num_gpu_blocks)
-        # The last one is the front of the queue; at first, blocks are taken in ascending order.
-        self._free_blocks = list(range(shape.num_gpu_blocks - 1, self._first_block - 1, -1))
+        self._free_blocks: list[int] = []  # the last one is the front of the queue
+        self._unused = range(self._first_block, shape.num_gpu_blocks)  # taken in ascending order
         self._tables: dict[int, list[int]] = {}
         self._spare: dict[int, int] = {}  # slots beyond the length: less than a block
         # Owners of a block beyond its first; a block with one owner has no entry.
@@ -151,8 +155,8 @@ class PagedPool:
         """Take back the blocks that nobody else owns, so that the last is reused first (R28)."""
         released = self._tables.pop(seq)
         del self._spare[seq]
-        if self._co_owners and not self._co_owners.keys().isdisjoint(released):
-            released = [block for block in released if not self._disown(block)]
+        if self._co_owners:
+            released = self._disowned(released)
         self._free_blocks += released
         self._count_taken(-len(released))
 
@@ -196,7 +200,7 @@ class PagedPool:
 
     def free_queue(self) -> tuple[int, ...]:
         """Return the free blocks in the order in which they will be taken."""
-        return tuple(reversed(self._free_blocks))
+        return (*reversed(self._free_blocks), *self._unused)
 
     def check(self) -> None:
         """Raise AssertionError if a block has two fates, none, or a wrong reference count."""
@@ -204,12 +208,15 @@ class PagedPool:
         shared = {block: owners - 1 for block, owners in counted.items() if owners > 1}
         require(shared == self._co_owners, "reference counts differ from the tables")
         blocks = range(self._first_block, self._first_block + self._num_blocks)
-        fates = sorted([*self.free_queue(), *counted])
-        require(fates == list(blocks), "a block is lost, or both owned and free")
+        free = self._used_free_blocks()
+        fates = sorted([*free, *counted])
+        used = blocks[: len(blocks) - len(self._unused)]
+        require(fates == list(used), "a block is lost, or both owned and free")
         spares_fit = all(0 <= spare < self._block_size for spare in self._spare.values())
         require(spares_fit, "a table is longer or shorter than its sequence")
         taken = len(counted) * self._block_size
-        require_sums(self, taken, 0, len(self.free_queue()) * self._block_size)
+        free_blocks = len(free) + len(self._unused)
+        require_sums(self, taken, 0, free_blocks * self._block_size)
         shared_tokens = (sum(counted.values()) - len(counted)) * self._block_size
         require(self.shared_tokens == shared_tokens, "shared slots are miscounted")
 
@@ -232,12 +239,24 @@ class PagedPool:
     def _take(self, blocks: int) -> list[int]:
         """Return blocks from the front of the queue; the caller has counted them."""
         free_blocks = self._free_blocks
+        if blocks > len(free_blocks):
+            self._bring_up(blocks - len(free_blocks))
         self._count_taken(blocks)
         if blocks == 1:
             return [free_blocks.pop()]
         taken = free_blocks[: -blocks - 1 : -1]
         del free_blocks[len(free_blocks) - blocks :]
         return taken
+
+    def _bring_up(self, missing: int) -> None:
+        """Put unused blocks behind the free ones, at least as many as are missing."""
+        more = max(missing, UNUSED_AT_ONCE)
+        self._free_blocks[:0] = reversed(self._unused[:more])
+        self._unused = self._unused[more:]
+
+    def _used_free_blocks(self) -> list[int]:
+        """Return the free blocks that somebody has used or that were brought up."""
+        return self._free_blocks
 
     def _count_taken(self, blocks: int) -> None:
         tokens = blocks * self._block_size
@@ -255,6 +274,13 @@ class PagedPool:
         table += self._take(missing + 1)
         self._spare[seq] = spare + missing * self._block_size
         return True
+
+    def _disowned(self, blocks: list[int]) -> list[int]:
+        """Take one owner from each block; return those that nobody owns any more."""
+        co_owners = self._co_owners
+        if co_owners.keys().isdisjoint(blocks):
+            return blocks
+        return [block for block in blocks if block not in co_owners or not self._disown(block)]
 
     def _disown(self, block: int) -> bool:
         """Take one owner from a block; False if that was its only one."""

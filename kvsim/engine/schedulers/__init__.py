@@ -66,7 +66,7 @@ class Scheduler(Protocol):
 
     allocator: KVAllocator
     waiting: WaitingQueue
-    steps_in_flight: int  # most that are scheduled and have not ended
+    most_in_flight: int  # steps that are scheduled and have not ended
 
     @property
     def running(self) -> Mapping[int, Request]:
@@ -81,8 +81,13 @@ class Scheduler(Protocol):
         """Forget a waiting request."""
         ...
 
-    def schedule(self, step: int) -> Plan:
-        """Decide what step number `step` computes, and take the KV slots for it."""
+    def schedule(self, step: int, in_flight: int = 0) -> Plan:
+        """Decide what step number `step` computes, and take the KV slots for it.
+
+        Args:
+            step: Steps that were scheduled before it.
+            in_flight: How many of these have not ended.
+        """
         ...
 
     def decode(self, request: Request, step: int) -> None:

@@ -39,7 +39,8 @@ class VllmScheduler:
         self.config = config
         self.allocator = allocator
         self.waiting = waiting
-        self.steps_in_flight = 2 if config.async_scheduling else 1
+        self.most_in_flight = 2 if config.async_scheduling else 1
+        self._in_flight = 0  # steps, while one is scheduled
         self.running: dict[int, Request] = {}  # by rank, so in order of admission
         self.prefilling: list[Request] = []  # running, prompt not yet computed, by rank
         self.decode_seqs = 0
@@ -50,9 +51,13 @@ class VllmScheduler:
         self._due: list[dict[int, Request]] = [{} for _ in range(max(1, self._growth_tokens))]
         # Computed tokens, modulo growth, at which a decoding request takes or gives back KV slots.
         self._slides = bool(allocator.release_offsets)
-        # With a step in flight windows are one token behind (R41).
-        behind = self.steps_in_flight - 1
-        offsets = {(offset + behind) % self._growth_tokens for offset in allocator.release_offsets}
+        # With a step in flight windows are one token behind (R41), and else they catch up.
+        behind = range(self.most_in_flight)
+        offsets = {
+            (offset + tokens) % self._growth_tokens
+            for offset in allocator.release_offsets
+            for tokens in behind
+        }
         self._touched_at = sorted({0, *offsets})
         self._fresh: dict[int, Request] = {}  # whose first decode comes, by rank: windows jump
         self._next_rank = 0
@@ -74,6 +79,7 @@ class VllmScheduler:
         self._interval = config.prefill_schedule_interval
         self._next_prefill_step = 0
         self._left_waiting = False  # by the last admission that was allowed to prefill
+        self._prefill_withdrawn = False  # in this call: its request was preempted after its turn
         self._throttled = False
         self._victim = VICTIMS[config.scheduling_policy]
         self._plan = Plan()
@@ -86,9 +92,10 @@ class VllmScheduler:
         """Forget a waiting request whose client is gone."""
         self.waiting.remove(request)
 
-    def schedule(self, step: int) -> Plan:
+    def schedule(self, step: int, in_flight: int = 0) -> Plan:
         """Decide what step number `step` computes, and take the KV slots for it."""
         plan = self._plan
+        self._in_flight = in_flight
         plan.chunks = plan.admitted = plan.grown = plan.preempted = plan.stalled = ()
         plan.head_lacks = 0
         if self._paced and self._lacks_budget(step):
@@ -155,9 +162,10 @@ class VllmScheduler:
             return self._due[step % growth_tokens]
         due = self._fresh
         # A chunk in flight is passed a step later (R41), so look once more.
-        ahead = self.steps_in_flight > 1
         self._fresh = {
-            rank: each for rank, each in due.items() if ahead and each.chunk_step == step - 1
+            rank: each
+            for rank, each in due.items()
+            if self._in_flight and each.chunk_step == step - 1
         }
         for computed_tokens in self._touched_at:
             due.update(self._due[(step - computed_tokens) % growth_tokens])
@@ -166,8 +174,7 @@ class VllmScheduler:
     def _slide(self, request: Request, step: int) -> None:
         """Give back the blocks that the request's windows have passed (R35, R41)."""
         if self._slides:
-            ahead = self.steps_in_flight > 1
-            tokens = request.processed_before(step) if ahead else request.computed_before(step)
+            tokens = request.processed_before(step, self._in_flight)
             self.allocator.release(request.number, tokens)
 
     def _slide_and_grow(self, step: int, plan: Plan, needing: list[Request]) -> None:
@@ -317,6 +324,9 @@ class VllmScheduler:
             self._publish(step, ahead_of=needing.rank)
         request = self._victim(self.running)
         rank = needing.rank
+        if request.rank < rank and request.chunk_tokens and request.rank not in self._stalled:
+            self._prefill_withdrawn = True
+        request.rank_in_flight = request.rank
         self._leave(request, step)
         self.allocator.free(request.number)
         request.rank = -1
@@ -362,11 +372,24 @@ class VllmScheduler:
         return step < self._next_prefill_step and bool(decoding) and not self._left_waiting
 
     def _note_prefill(self, step: int, plan: Plan) -> None:
-        if not self._throttled:
-            if any(request.rank not in self._stalled for request in plan.chunks):
-                self._next_prefill_step = step + self._interval
-            if not plan.preempted:
-                self._left_waiting = bool(self.waiting)
+        """Note when prefills are allowed again, after this call has done some (R9)."""
+        if self._throttled:
+            return
+        if not plan.preempted:
+            self._left_waiting = bool(self.waiting)
+        if self._does_prefill(plan):
+            empty = not (plan.chunks or plan.decode_seqs)
+            self._next_prefill_step = step + self._interval - empty
+        self._prefill_withdrawn = False
+
+    def _does_prefill(self, plan: Plan) -> bool:
+        """Tell whether the call has prefilled; admission for a last token doesn't count."""
+        if self._prefill_withdrawn:
+            return True
+        if any(each.known_tokens - each.computed_tokens > 1 for each in plan.admitted):
+            return True
+        running = plan.chunks[: len(plan.chunks) - len(plan.admitted)]
+        return any(request.rank not in self._stalled for request in running)
 
     # Waiting requests
 

@@ -56,7 +56,7 @@ class NaiveGroups:
         self.queue = list(range(1, blocks))
         self.keyed = []  # (group index, text up to the block's end, block), oldest first
         self.tables, self.computed, self.offered = {}, {}, {}
-        self.hits, self.full_hits = {}, {}  # at admission
+        self.hits, self.longest_hits = {}, {}  # at admission
 
     def find(self, index, text):
         return next((b for g, known, b in self.keyed if (g, known) == (index, text)), None)
@@ -71,15 +71,15 @@ class NaiveGroups:
         ends = range(first + size, tokens + 1, size)
         return all(self.find(index, text[:end]) is not None for end in ends)
 
-    def hit(self, text, full_only=False):
+    def hit(self, text, first_only=False):
+        """The longest prefix in all groups, or in the kind of group that is looked up first."""
+        first = next((each for each in self.groups if not each.window_tokens), self.groups[0])
         indices = [
-            index
-            for index, group in enumerate(self.groups)
-            if not (full_only and group.window_tokens)
+            index for index, group in enumerate(self.groups) if group == first or not first_only
         ]
         lengths = range((len(text) - 1) // self.lcm * self.lcm, 0, -self.lcm)
         found = (n for n in lengths if all(self.has(g, text, n) for g in indices))
-        return next(found, 0) if self.caching and indices else 0
+        return next(found, 0) if self.caching else 0
 
     def hit_tables(self, text):
         tokens, tables = self.hit(text), []
@@ -105,7 +105,7 @@ class NaiveGroups:
         return total
 
     def admit(self, seq, text, prompt_tokens, tokens):
-        self.full_hits[seq] = self.hit(text, full_only=True)
+        self.longest_hits[seq] = self.hit(text, first_only=True)
         self.offered[seq] = self.hits[seq] = self.hit(text)
         self.tables[seq] = self.hit_tables(text)
         for table in self.tables[seq]:
@@ -136,8 +136,8 @@ class NaiveGroups:
         if not group.window_tokens or self.retention is None:
             return True
         goals = [prompt_tokens - 1]
-        if self.full_hits[seq] > self.hits[seq]:
-            goals.append(self.full_hits[seq])
+        if self.longest_hits[seq] > self.hits[seq]:
+            goals.append(self.longest_hits[seq])
         if self.retention:
             goals += range(self.retention, 3 * MAX_MODEL_LEN, self.retention)
         size = group.block_size

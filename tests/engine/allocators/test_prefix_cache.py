@@ -89,6 +89,52 @@ def test_a_child_is_allocated_and_not_forked():
         pool.fork(0, 1)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda pool: pool._key_of.popitem(),
+        lambda pool: pool._block_of.popitem(),
+        lambda pool: pool._block_of.update({next(iter(pool._block_of)): 9}),
+        lambda pool: pool._twins.clear(),
+        lambda pool: next(iter(pool._twins.values())).append(9),
+        lambda pool: next(iter(pool._twins.values())).clear(),
+        lambda pool: next(iter(pool._twins.values())).append(pool._twins.copy().popitem()[1][0]),
+        lambda pool: pool._twins.update({-1: pool._twins.popitem()[1]}),
+    ],
+)
+def test_check_notices_keys_and_blocks_that_disagree(damage):
+    """Two prompts are computed side by side, so that their equal blocks stay both."""
+    paths = Paths()
+    pool = pool_of()
+    requests = [request_of(paths, number, [(7, 12)]) for number in (0, 1)]
+    for request in requests:
+        assert pool.allocate(request, request.number, 12)
+    for request in requests:
+        pool.publish(request, request.number, 12)
+    pool.check()
+    damage(pool)
+    with pytest.raises(AssertionError, match="keys and blocks disagree"):
+        pool.check()
+
+
+def test_the_older_of_equal_blocks_is_found_until_it_is_evicted():
+    paths = Paths()
+    pool = pool_of(8)  # seven blocks beside the null block
+    requests = [request_of(paths, number, [(7, 12)]) for number in range(3)]
+    for request in requests[:2]:
+        assert pool.allocate(request, request.number, 12)
+    for request in requests[:2]:
+        pool.publish(request, request.number, 12)
+    pool.free(0)
+    assert pool.lookup(requests[2]) == 8
+    evicting = request_of(paths, 3, [(5, 16)])
+    admit(pool, evicting)  # the unused block, then those of the first request
+    pool.check()
+    assert pool.lookup(requests[2]) == 8
+    assert pool.allocate(requests[2], 2, 8)
+    assert pool.block_table(2) == pool.block_table(1)[:2] == (4, 5)
+
+
 class AgainstWholeSequences(RuleBasedStateMachine):
     """Each block of the naive pool carries the tuple of all tokens up to its end, or None."""
 
