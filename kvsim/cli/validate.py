@@ -86,7 +86,9 @@ def _rows(cases: "list[Case]", seed: int, jobs: int) -> "list[Row]":
 
 def _texts(rows: "list[Row]", summary: "Summary", peers: "Mapping[str, Errors]") -> Iterator[str]:
     from kvsim.cli.text import aligned
-    from kvsim.validate.tables import all_tables
+    from kvsim.validate.tables import all_tables, unpredicted_table
 
     for table in all_tables(rows, summary, peers):
         yield aligned([table.header, *table.rows])
+    for reason, ids, _ in unpredicted_table(summary).rows:
+        yield f"Not predicted: {ids}\n    {reason}"

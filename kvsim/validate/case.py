@@ -96,12 +96,11 @@ class LoadStage:
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Stages of arrivals that don't wait for answers, Poisson with a given count or even."""
+    """Stages of arrivals that don't wait for answers: Poisson with a given count."""
 
     stages: tuple[LoadStage, ...]
     lengths: tuple[Lengths, ...]
     prompts: Prompts = Prompts()
-    evenly_spaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +110,14 @@ class ClosedLoop:
     Attributes:
         length_range_ratio: Lengths are whole numbers drawn evenly from ratio x length to length;
             1: exactly the length.
+        rounds: Requests for each place in the semaphore.
     """
 
     concurrency: int
     prompt_tokens: int
     output_tokens: int
     length_range_ratio: float = 1.0
+    rounds: int = 10
 
 
 Client = Replay | OpenLoop | ClosedLoop

@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.gpu import gpu_names
 from kvsim.model import load_model, model_names
+from kvsim.policy import Parameters
 from kvsim.scenario.schema import Scenario
 from kvsim.validate.case import Server
 from kvsim.workload.parameters import Workload
+
+T = TypeVar("T", bound=Parameters)
 
 GPU_MEMORY_UTILIZATION = 0.9  # the engines' default in the versions before kvsim's own
 
@@ -71,7 +74,8 @@ def scenario_of(server: Server, workload: Workload, with_recorded_blocks: bool =
         "enable_prefix_caching": server.enable_prefix_caching,
         "enable_chunked_prefill": server.enable_chunked_prefill,
     }
-    return _validated(
+    return validated(
+        Scenario,
         {
             "name": "validate",
             "model": model,
@@ -79,7 +83,7 @@ def scenario_of(server: Server, workload: Workload, with_recorded_blocks: bool =
             "engine": {name: value for name, value in engine.items() if value is not None},
             "workload": workload,
             "oversized_requests": "reject",
-        }
+        },
     )
 
 
@@ -206,9 +210,10 @@ def _told(problems: list[Problem], find: Any, wanted: Any) -> Any:
         return None
 
 
-def _validated(values: Mapping[str, Any]) -> Scenario:
+def validated(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Return a part of a scenario; its mistakes become an `InputError`."""
     try:
-        return Scenario.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise InputError(
             *(

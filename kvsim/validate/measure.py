@@ -12,7 +12,8 @@ from kvsim.validate.case import OVERALL
 
 NS_PER_MS = 1_000_000
 _CLIENT_PAUSE_S = 2.0  # between the last answer of a stage and the next stage
-_WEAKER = ("measured", "interpolated", "extrapolated", "physical", "given")
+# From the strongest to the weakest; what is given are constants of the engine's version.
+_WEAKER = ("measured", "interpolated", "given", "extrapolated", "physical")
 _CARRIES = 0.1  # part of the time that makes a component count for the basis
 _REQUEST = {column.name: place for place, column in enumerate(REQUESTS)}
 _STEP = {column.name: place for place, column in enumerate(STEPS)}
@@ -46,7 +47,7 @@ class Observed:
         carrying = [
             basis for (_, basis), ns in self.by_basis_ns.items() if ns >= _CARRIES * total_ns
         ]
-        return max(carrying, key=_WEAKER.index, default="given")
+        return max(carrying, key=_WEAKER.index, default="measured")
 
     def figures(self, stage_starts_ns: Ints) -> dict[int, dict[str, float]]:
         """Return the figures of each stage and of the whole run, by metric; see `case.METRICS`."""

@@ -1,7 +1,10 @@
 """Engine points: a CSV with one row a server at one concurrency, as benchmark dashboards list them.
 
 InferenceX (SemiAnalysisAI, Apache-2.0: `utils/bench_serving/benchmark_serving.py`) sends without a
-rate under a semaphore, with lengths drawn evenly from 0.8 x L to L and prefix caching off.
+rate under a semaphore, 10 requests for each place in it, with lengths drawn evenly from 0.8 x L to
+L and prefix caching off. It warms the server up with requests that aren't measured; those have left
+before the others come, so that they change nothing here. Rows of other clients, which aren't
+described, are taken with exact lengths and two rounds.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +16,7 @@ from kvsim.validate.fields import Fields
 
 NEEDED = ("model", "system", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 
+_ROUNDS, _ROUNDS_OF_OTHERS = 10, 2
 # What the client's own server scripts set where a row says nothing.
 _MAX_NUM_BATCHED_TOKENS = 8192
 _GPU_MEMORY_UTILIZATION = 0.9
@@ -61,11 +65,19 @@ def _client(row: Fields) -> ClosedLoop | None:
         row.unclear.append(f"length_range_ratio must be at most 1, not {ratio:g}")
     if not (concurrency and isl and osl):
         return None
-    return ClosedLoop(concurrency, isl, osl, ratio)
+    rounds = _ROUNDS if _is_inferencex(row) else _ROUNDS_OF_OTHERS
+    return ClosedLoop(concurrency, isl, osl, ratio, rounds)
+
+
+def _is_inferencex(row: Fields) -> bool:
+    return (
+        "inferencex" in (row.text("source_family") or "")
+        or row.text("length_range_ratio") is not None
+    )
 
 
 def _server(row: Fields, client: ClosedLoop | None) -> Server:
-    by_script = "inferencex" in (row.text("source_family") or "") and client is not None
+    by_script = client is not None and _is_inferencex(row)
     lengths = client.prompt_tokens + client.output_tokens if client else None
     return Server(
         model=str(row.text("model")),

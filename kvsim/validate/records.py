@@ -26,6 +26,8 @@ from kvsim.validate.fields import Fields
 # The load generator's own values where a record of shared prefixes doesn't repeat them: all of its
 # runs whose resolved settings are public sent 10 groups of 10 prompts, round robin.
 _DISTINCT_PROMPTS, _GROUPS = 100, 10
+# The load generator's `constant` draws exponential gaps, too, and scales them to the stage.
+_POISSON = ("poisson", "constant")
 _BLOCK_SIZE = 16  # vLLM's, where a record counts blocks and doesn't state it
 _RECORDED_ELSEWHERE = "not_recorded_but_same_in_all_28_runs_with_a_record"
 
@@ -120,11 +122,12 @@ def _client(record: Fields, folder: Path) -> Client:
     missing = [] if stages else ["its stages (rate and duration)"]
     lengths = tuple(_lengths(workload))
     missing += [] if lengths else ["lengths of prompts and answers"]
-    missing += [] if "poisson" in kind or kind == "constant" else ["a known kind of arrivals"]
+    known = not kind or kind == "replay" or any(word in kind for word in _POISSON)
+    missing += [] if known else [f"a known kind of arrivals instead of {kind!r}"]
     if missing:
         trace = f"the trace {named} is not beside the file, and " if named else ""
         raise InputError(f"{trace}the workload lacks {', '.join(missing)}")
-    return OpenLoop(stages, lengths, prompts, evenly_spaced=kind == "constant")
+    return OpenLoop(stages, lengths, prompts)
 
 
 def _prompts(prompt: Fields) -> Prompts:

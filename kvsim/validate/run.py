@@ -1,5 +1,6 @@
 """Cases → rows of measured and predicted figures, side by side on the cores."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from kvsim.errors import InputError
 from kvsim.scenario.resolve import memory_of, resolve
 from kvsim.simulate import simulate
 from kvsim.validate.case import Case, ClosedLoop, Measured, OpenLoop
-from kvsim.validate.deployments import scenario_of
+from kvsim.validate.deployments import scenario_of, validated
 from kvsim.validate.measure import Observed
-from kvsim.validate.workloads import ROUNDS, traffic_of
+from kvsim.validate.workloads import traffic_of
 from kvsim.workload.parameters import Workload
 
 _IDLE = {"arrivals": {"kind": "all_at_once"}, "num_requests": 1}
@@ -89,18 +90,24 @@ def validate(
 def _computed(cases: Sequence[Case], seed: int, jobs: int) -> Iterator[tuple[int, list[Row]]]:
     """Yield the rows of each case by its place, in the order in which they are done."""
     # The heaviest first, so that no core is left alone with one at the end.
-    heaviest = sorted(range(len(cases)), key=lambda place: -_weight(cases[place]))
-    if jobs <= 1:
+    weights = [_weight(case) for case in cases]
+    heaviest = sorted(range(len(cases)), key=lambda place: -weights[place])
+    if min(jobs, sum(weight > 0 for weight in weights)) <= 1:
         for place in heaviest:
             yield place, rows_of(cases[place], seed)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _leave_signals) as pool:
         futures = {pool.submit(rows_of, cases[place], seed): place for place in heaviest}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_signals() -> None:
+    """Let the parent alone answer an interrupt from the keyboard."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def rows_of(case: Case, seed: int) -> list[Row]:
@@ -115,6 +122,9 @@ def rows_of(case: Case, seed: int) -> list[Row]:
         return [*_simulated(case, latencies, seed), *rows]
     except InputError as error:
         return [*_unpredicted(case, latencies, _reason(error)), *rows]
+    except Exception as error:  # a defect at one server must not take the others away
+        reason = f"a defect of kvsim: {type(error).__name__}: {error}"
+        return [*_unpredicted(case, latencies, reason), *rows]
 
 
 def _simulated(case: Case, measured: Sequence[Measured], seed: int) -> Iterator[Row]:
@@ -141,7 +151,7 @@ def _kv_rows(case: Case) -> Iterator[Row]:
     if tokens is None and case.kv_bytes_per_gpu is None:
         return
     try:
-        idle = Workload.model_validate({**_IDLE, **_ANY_LENGTHS})
+        idle = validated(Workload, {**_IDLE, **_ANY_LENGTHS})
         scenario = scenario_of(case.server, idle, with_recorded_blocks=False)
         memory = memory_of(scenario, case.server.version or _V1)
     except InputError as error:
@@ -168,7 +178,7 @@ def _weight(case: Case) -> float:
     if case.refusals or client is None:
         return 0.0
     if isinstance(client, ClosedLoop):
-        return float(ROUNDS * client.output_tokens)
+        return float(client.rounds * client.output_tokens)
     if isinstance(client, OpenLoop):
         return 100 * sum(stage.duration_s for stage in client.stages)
     return float(client.trace.stat().st_size)

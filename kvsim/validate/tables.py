@@ -10,12 +10,11 @@ from kvsim.validate.summary import Spread, Summary
 
 
 def all_tables(rows: Sequence[Row], summary: Summary, peers: Mapping[str, Errors]) -> list[Table]:
-    """Return the tables that have something to tell: experiments, sums, peers, what is missing."""
+    """Return the tables that have something to tell: experiments, sums, peers."""
     tables = [
         experiment_table(rows, peers),
         metric_table(summary),
         peer_table(summary),
-        unpredicted_table(summary),
     ]
     return [table for table in tables if table.rows]
 
@@ -47,7 +46,7 @@ def metric_table(summary: Summary) -> Table:
         [metric, str(spread.n), *_spread(spread), METRICS[metric]]
         for metric, spread in summary.metrics.items()
     ]
-    return Table(["All, absolute error", "n", "Median", "Mean", "p90", "Unit"], lines)
+    return Table(["Metric", "n", "Median", "Mean", "p90", "Unit"], lines)
 
 
 def group_table(summary: Summary, kind: str) -> Table:
@@ -80,9 +79,14 @@ def peer_table(summary: Summary) -> Table:
 
 
 def unpredicted_table(summary: Summary) -> Table:
-    """Show what can't be predicted, and why."""
-    lines = [[name, reason] for name, reason in summary.unpredicted.items()]
-    return Table(["Not predicted", "Reason"], lines)
+    """Show why some measurements can't be predicted, and which."""
+    ids: dict[str, list[str]] = {}
+    for name, reason in summary.unpredicted.items():
+        ids.setdefault(reason, []).append(name)
+    return Table(
+        ["Not predicted", "Measurements", "n"],
+        [[reason, ", ".join(names), str(len(names))] for reason, names in ids.items()],
+    )
 
 
 def _spread(spread: Spread) -> list[str]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kvsim.errors import InputError, Problem
 from kvsim.units import seconds_to_ns
 from kvsim.validate.case import Client, ClosedLoop, Lengths, OpenLoop, Prompts, Replay
+from kvsim.validate.deployments import validated
 from kvsim.workload.build import build_requests
 from kvsim.workload.files import decompressed
 from kvsim.workload.parameters import Workload
@@ -21,10 +22,9 @@ from kvsim.workload.requests import RequestTable, Segments, sums_before
 # Pause between two stages: long enough for any queue to drain that a served load leaves. The real
 # client goes on 2 s after the last answer; an idle server doesn't notice.
 DRAIN_S = 1800.0
-ROUNDS = 10  # requests of a closed loop for each place in it, as the benchmark client sends
 # Of very large closed loops: later rounds repeat the earlier ones (see tests/validate).
 MOST_REQUESTS = 4096
-FEWEST_ROUNDS = 3
+FEWEST_ROUNDS = 2
 
 _ARRIVALS = ("queued_s", "send_s", "arrival_s")
 _OUTPUTS = ("output_tokens_generated", "output_tokens")
@@ -54,7 +54,11 @@ def traffic_of(client: Client, seed: int) -> Traffic:
         InputError: A trace can't be read, or the description can't be drawn.
     """
     if isinstance(client, Replay):
-        return _replayed(client, seed)
+        try:
+            return _replayed(client, seed)
+        except (ValueError, TypeError, KeyError) as error:
+            what = f"a value can't be understood: {error}"
+            raise InputError(Problem(what, str(client.trace))) from error
     if isinstance(client, OpenLoop):
         return _open_loop(client, seed)
     return _closed_loop(client, seed)
@@ -76,8 +80,8 @@ def _replayed(client: Replay, seed: int) -> Traffic:
     arrivals: dict[str, Any] = {"kind": "trace", "file": str(client.trace), "columns": columns}
     if len(answered) < len(rows):
         arrivals["where"] = {"failed": sorted({row["failed"] for row in answered})}
-    workload = Workload.model_validate(
-        {"arrivals": arrivals, "lengths": {"kind": "trace"}, "max_tokens": "output"}
+    workload = validated(
+        Workload, {"arrivals": arrivals, "lengths": {"kind": "trace"}, "max_tokens": "output"}
     )
     requests = build_requests(workload, seed)
     seconds = np.array([float(row[arrival]) for row in answered])
@@ -162,7 +166,6 @@ def _first_tokens(content: Sequence[tuple[int, int]], tokens: int) -> list[tuple
 
 
 def _open_loop(client: OpenLoop, seed: int) -> Traffic:
-    spacing = "constant" if client.evenly_spaced else "poisson"
     stages: list[dict[str, Any]] = []
     starts_s: list[float] = []
     now_s = 0.0
@@ -171,16 +174,14 @@ def _open_loop(client: OpenLoop, seed: int) -> Traffic:
             stages.append({"rate_per_s": 0.0, "duration_s": DRAIN_S})
             now_s += DRAIN_S
         starts_s.append(now_s)
-        stages.append(
-            {"rate_per_s": stage.rate_per_s, "duration_s": stage.duration_s, "spacing": spacing}
-        )
+        stages.append({"rate_per_s": stage.rate_per_s, "duration_s": stage.duration_s})
         now_s += stage.duration_s
     values = {"arrivals": {"kind": "stages", "stages": stages}, "max_tokens": "output"}
     values |= _lengths(client.lengths)
     prompts = client.prompts
     if prompts.distinct:
         values["prompts"] = {"kind": "fixed_set", "distinct_prompts": prompts.distinct}
-    workload = Workload.model_validate(values)
+    workload = validated(Workload, values)
     requests = build_requests(workload, seed)
     starts_ns = np.array([seconds_to_ns(start_s) for start_s in starts_s], dtype=np.int64)
     if prompts.distinct and prompts.system_tokens:
@@ -216,8 +217,9 @@ def _fixed(part: Lengths) -> dict[str, Any]:
 
 def _closed_loop(client: ClosedLoop, seed: int) -> Traffic:
     concurrency = client.concurrency
-    rounds = max(FEWEST_ROUNDS, min(ROUNDS, MOST_REQUESTS // concurrency))
-    workload = Workload.model_validate(
+    rounds = max(FEWEST_ROUNDS, min(client.rounds, MOST_REQUESTS // concurrency))
+    workload = validated(
+        Workload,
         {
             "arrivals": {"kind": "closed_loop", "users": concurrency},
             "num_requests": rounds * concurrency,
@@ -227,7 +229,7 @@ def _closed_loop(client: ClosedLoop, seed: int) -> Traffic:
                 **_range("output", client.output_tokens, client.length_range_ratio),
             },
             "max_tokens": "output",
-        }
+        },
     )
     return Traffic(workload, build_requests(workload, seed), np.zeros(1, dtype=np.int64))
 
