@@ -37,7 +37,7 @@ def validate(
     from kvsim.validate.summary import summarize
 
     if out is not None:
-        _refuse_existing(out, force)
+        _refuse_foreign(out, force)
     cases = read_all(files or [])
     rows = _rows(cases, seed, jobs or len(os.sched_getaffinity(0)))
     peers = peers_of([case.id for case in cases])
@@ -62,12 +62,14 @@ def validate(
         print(f"Page: {out}")
 
 
-def _refuse_existing(out: Path, force: bool) -> None:
+def _refuse_foreign(out: Path, force: bool) -> None:
+    """Refuse to overwrite what isn't a page of kvsim."""
     from kvsim.errors import InputError, Problem
+    from kvsim.traffic.page import is_page
 
-    if out.is_dir():
-        raise InputError(Problem("is a folder", str(out)))
-    if out.exists() and not force:
+    if out.exists() and not out.is_file():
+        raise InputError(Problem("is no file that could be replaced", str(out)))
+    if out.exists() and not force and not is_page(out):
         raise InputError(Problem("exists; --force overwrites it", str(out)))
 
 

@@ -22,9 +22,6 @@ from kvsim.workload.requests import RequestTable, Segments, sums_before
 # Pause between two stages: long enough for any queue to drain that a served load leaves. The real
 # client goes on 2 s after the last answer; an idle server doesn't notice.
 DRAIN_S = 1800.0
-# Of very large closed loops: later rounds repeat the earlier ones (see tests/validate).
-MOST_REQUESTS = 4096
-FEWEST_ROUNDS = 2
 
 _ARRIVALS = ("queued_s", "send_s", "arrival_s")
 _OUTPUTS = ("output_tokens_generated", "output_tokens")
@@ -217,12 +214,11 @@ def _fixed(part: Lengths) -> dict[str, Any]:
 
 def _closed_loop(client: ClosedLoop, seed: int) -> Traffic:
     concurrency = client.concurrency
-    rounds = max(FEWEST_ROUNDS, min(client.rounds, MOST_REQUESTS // concurrency))
     workload = validated(
         Workload,
         {
             "arrivals": {"kind": "closed_loop", "users": concurrency},
-            "num_requests": rounds * concurrency,
+            "num_requests": client.rounds * concurrency,
             "lengths": {
                 "kind": "uniform",
                 **_range("prompt", client.prompt_tokens, client.length_range_ratio),
