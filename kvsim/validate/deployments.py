@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -131,6 +132,7 @@ def _precision(text: str) -> str | None:
     return next((kind for word, kind in _PRECISIONS.items() if word in text.lower()), None)
 
 
+@cache
 def _stored(name: str) -> str | None:
     quantization = load_model(name).quantization
     return None if quantization is None else quantization.weight_dtype.removesuffix("_block")

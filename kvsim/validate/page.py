@@ -25,7 +25,7 @@ from kvsim.report.shell import render_page
 from kvsim.validate.case import METRICS, OVERALL, Case
 from kvsim.validate.peers import Errors
 from kvsim.validate.run import Row
-from kvsim.validate.summary import Summary
+from kvsim.validate.summary import Summary, traits_of
 from kvsim.validate.tables import (
     experiment_table,
     group_table,
@@ -53,7 +53,7 @@ def build_page(
     command: str,
 ) -> str:
     """Return the page as one HTML text; the same input gives the same text."""
-    gpus = {case.id: case.server.gpu for case in cases}
+    gpus = {case.id: traits_of(case)["gpu"] for case in cases}
     drawn = [row for row in rows if row.stage == OVERALL and row.ape is not None]
     charts = [
         parity_chart([row for row in drawn if row.metric == metric], gpus)
@@ -65,6 +65,7 @@ def build_page(
         _of_table("peers", "Peers", "Beside other simulators", peer_table(summary)),
         _of_table("gpus", "GPUs", "Errors by GPU", group_table(summary, "gpu")),
         _of_table("models", "Models", "Errors by model", group_table(summary, "model")),
+        _of_table("profiles", "Engines", "Errors by engine", group_table(summary, "profile")),
         _of_table("rows", "Experiments", "Each experiment", experiment_table(rows, peers)),
         _of_table("missing", "Not predicted", "Not predicted", unpredicted_table(summary)),
     ]

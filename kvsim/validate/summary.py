@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.errors import InputError
 from kvsim.validate.case import METRICS, OVERALL, Case
+from kvsim.validate.deployments import gpu_of, profile_name
 from kvsim.validate.peers import Errors
 from kvsim.validate.run import Row
 
@@ -37,7 +39,7 @@ class Summary:
 
     Attributes:
         metrics: By metric.
-        groups: By what is told apart (gpu, model, engine), its value, and metric.
+        groups: By what is told apart (gpu, model, profile), its value, and metric.
         beside: Other simulators.
         unpredicted: Reason by experiment.
     """
@@ -66,13 +68,12 @@ class Summary:
 def summarize(rows: Sequence[Row], cases: Sequence[Case], peers: Mapping[str, Errors]) -> Summary:
     """Sum up the rows of cases."""
     whole = [row for row in rows if row.stage == OVERALL and row.ape is not None]
-    servers = {case.id: case.server for case in cases}
+    traits = {case.id: traits_of(case) for case in cases}
     groups = {}
-    for kind in ("gpu", "model", "engine"):
-        named = sorted({getattr(servers[row.id], kind) for row in whole})
+    for kind in ("gpu", "model", "profile"):
+        named = sorted({traits[row.id][kind] for row in whole})
         groups[kind] = {
-            name: _by_metric(r for r in whole if getattr(servers[r.id], kind) == name)
-            for name in named
+            name: _by_metric(row for row in whole if traits[row.id][kind] == name) for name in named
         }
     return Summary(
         metrics=_by_metric(whole),
@@ -80,6 +81,20 @@ def summarize(rows: Sequence[Row], cases: Sequence[Case], peers: Mapping[str, Er
         beside=list(_beside(whole, peers)),
         unpredicted={row.id: row.reason for row in rows if row.reason},
     )
+
+
+def traits_of(case: Case) -> dict[str, str]:
+    """Return what a measurement is told apart by: GPU of the catalog, model, profile."""
+    server = case.server
+    try:
+        gpu = gpu_of(server.gpu)
+    except InputError:
+        gpu = server.gpu
+    return {
+        "gpu": gpu,
+        "model": server.model,
+        "profile": profile_name(server.engine, server.version),
+    }
 
 
 def spread_of(errors: Iterable[float]) -> Spread:

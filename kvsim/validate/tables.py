@@ -8,6 +8,8 @@ from kvsim.validate.peers import Errors
 from kvsim.validate.run import Row
 from kvsim.validate.summary import Spread, Summary
 
+_OF_GROUPS = ("e2e_mean", "ttft_mean", "tpot_mean", "kv_cache_tokens")
+
 
 def all_tables(rows: Sequence[Row], summary: Summary, peers: Mapping[str, Errors]) -> list[Table]:
     """Return the tables that have something to tell: experiments, sums, peers."""
@@ -50,16 +52,15 @@ def metric_table(summary: Summary) -> Table:
 
 
 def group_table(summary: Summary, kind: str) -> Table:
-    """Show the absolute errors by GPU, model or engine."""
+    """Show the absolute errors of means and KV caches by GPU, model or profile."""
     lines = [
         [name, metric, str(spread.n), *_spread(spread)]
         for name, metrics in summary.groups[kind].items()
         for metric, spread in metrics.items()
+        if metric in _OF_GROUPS
     ]
-    return Table(
-        [kind.upper() if kind == "gpu" else kind.title(), "Metric", "n", "Median", "Mean", "p90"],
-        lines,
-    )
+    title = "GPU" if kind == "gpu" else kind.title()
+    return Table([title, "Metric", "n", "Median", "Mean", "p90"], lines)
 
 
 def peer_table(summary: Summary) -> Table:
