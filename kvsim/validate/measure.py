@@ -58,6 +58,7 @@ class Observed:
         stages = {
             number: _figures(rows[stage == number], start_ns)
             for number, start_ns in enumerate(stage_starts_ns.tolist())
+            if (stage == number).any()
         }
         overall = _figures(rows, 0)
         if len(stages) > 1:

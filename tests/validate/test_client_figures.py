@@ -81,6 +81,13 @@ def test_stages_are_told_by_arrival_and_pauses_between_them_do_not_count():
     assert figures[-1]["throughput"] == pytest.approx(3 / (4 + 2 + 2))  # 2 s between the stages
 
 
+def test_a_stage_without_requests_has_no_figures():
+    starts = np.array([0, 5000 * MS, 6000 * MS], dtype=np.int64)
+    figures = observed(request(0, 10, 1000, 5), request(6000, 6010, 7000, 5)).figures(starts)
+    assert set(figures) == {-1, 0, 2}
+    assert figures[-1]["throughput"] == pytest.approx(2 / (1 + 1 + 2))
+
+
 def test_requests_that_did_not_finish_are_counted_apart():
     found = observed(request(0, 10, 20, 2), request(0, -1, 20, 0, "rejected"))
     assert found.lost() == 1
