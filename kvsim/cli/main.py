@@ -19,6 +19,7 @@ from kvsim.cli.memory import memory
 from kvsim.cli.run import run
 from kvsim.cli.schema import schema
 from kvsim.cli.trace import trace
+from kvsim.cli.validate import validate
 from kvsim.errors import InputError
 
 BAD_INPUT = 2
@@ -36,6 +37,7 @@ app.command()(init)
 app.command()(trace)
 app.command()(memory)
 app.command()(conform)
+app.command()(validate)
 app.command()(catalog)
 app.command()(schema)
 

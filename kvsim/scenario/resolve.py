@@ -13,6 +13,7 @@ from kvsim.errors import InputError, Problem
 from kvsim.gpu import GpuSpec, Price, load_gpu, price_of
 from kvsim.memory import (
     KVGroup,
+    MemoryBudget,
     MemoryFlags,
     at_auto_dtype,
     kv_layout,
@@ -98,6 +99,18 @@ def resolve_all(file: ScenarioFile) -> dict[str, ResolvedVariant]:
     if problems:
         raise InputError(*(file.located(problem, name) for problem, name in problems.items()))
     return resolved
+
+
+def memory_of(scenario: Scenario, vllm_version: str) -> MemoryBudget:
+    """Return where a GPU's memory goes if this version of vLLM serves a scenario.
+
+    Raises:
+        InputError: As `resolve`, but whether steps can be priced doesn't matter.
+    """
+    gpu = load_gpu(scenario.gpu) if isinstance(scenario.gpu, str) else scenario.gpu.spec()
+    model = _served(load_model(scenario.model), scenario.engine, gpu)
+    flags = replace(_memory_flags(scenario.engine, model, gpu), vllm_version=vllm_version)
+    return _at("engine", lambda: memory_budget(model, gpu, flags))
 
 
 def _served(model: ModelSpec, engine: Engine, gpu: GpuSpec) -> ModelSpec:

@@ -1,0 +1,96 @@
+"""`kvsim validate`: measured servers beside what kvsim predicts of them."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from kvsim.validate.case import Case
+    from kvsim.validate.peers import Errors
+    from kvsim.validate.run import Row
+    from kvsim.validate.summary import Summary
+
+
+def validate(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Experiment records (JSON), engine points or KV cache sizes (CSV); "
+            "by default the public ones that kvsim ships."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="HTML page to write, with charts.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the page.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="For machines: JSON on stdout.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all random streams.")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes at work; by default one a core.")
+    ] = None,
+) -> None:
+    """Simulate measured servers, and tell how far predictions are from measurements."""
+    from kvsim.validate.files import read_all
+    from kvsim.validate.peers import peers_of
+    from kvsim.validate.summary import summarize
+
+    if out is not None:
+        _refuse_foreign(out, force)
+    cases = read_all(files or [])
+    rows = _rows(cases, seed, jobs or len(os.sched_getaffinity(0)))
+    peers = peers_of([case.id for case in cases])
+    summary = summarize(rows, cases, peers)
+    if out is not None:
+        from kvsim.validate.page import build_page
+        from kvsim.workload.files import written_whole
+
+        command = " ".join(["kvsim", "validate", *(str(file) for file in files or [])])
+        with written_whole(out) as working:
+            page = build_page(rows, cases, summary, peers, command)
+            working.write_text(page, encoding="utf-8")
+    if json:
+        import json as json_format
+
+        document = {"rows": [row.as_dict() for row in rows], "summary": summary.as_dict()}
+        print(json_format.dumps(document, indent=1, allow_nan=False))
+        return
+    for part in _texts(rows, summary, peers):
+        print(part, end="\n\n")
+    if out is not None:
+        print(f"Page: {out}")
+
+
+def _refuse_foreign(out: Path, force: bool) -> None:
+    """Refuse to overwrite what isn't a page of kvsim."""
+    from kvsim.errors import InputError, Problem
+    from kvsim.traffic.page import is_page
+
+    if out.exists() and not out.is_file():
+        raise InputError(Problem("is no file that could be replaced", str(out)))
+    if out.exists() and not force and not is_page(out):
+        raise InputError(Problem("exists; --force overwrites it", str(out)))
+
+
+def _rows(cases: "list[Case]", seed: int, jobs: int) -> "list[Row]":
+    """Predict all cases, with a bar on stderr if it is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from kvsim.validate.run import validate as rows_of
+
+    shown = sys.stderr is not None and sys.stderr.isatty()  # it may have been closed
+    with Progress(console=Console(file=sys.stderr), disable=not shown) as bars:
+        task = bars.add_task("measured servers", total=len(cases))
+        return rows_of(cases, seed, jobs, lambda done, _: bars.update(task, completed=done))
+
+
+def _texts(rows: "list[Row]", summary: "Summary", peers: "Mapping[str, Errors]") -> Iterator[str]:
+    from kvsim.cli.text import aligned
+    from kvsim.validate.tables import all_tables, unpredicted_table
+
+    for table in all_tables(rows, summary, peers):
+        yield aligned([table.header, *table.rows])
+    for reason, ids, _ in unpredicted_table(summary).rows:
+        yield f"Not predicted: {ids}\n    {reason}"

@@ -1,0 +1,106 @@
+"""Engine points: a CSV with one row a server at one concurrency, as benchmark dashboards list them.
+
+InferenceX (SemiAnalysisAI, Apache-2.0: `utils/bench_serving/benchmark_serving.py`) sends without a
+rate under a semaphore, 10 requests for each place in it, with lengths drawn evenly from 0.8 x L to
+L and prefix caching off. It warms the server up with requests that aren't measured; those have left
+before the others come, so that they change nothing here. Rows of other clients, which aren't
+described, are taken with exact lengths and two rounds.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kvsim.errors import InputError, Problem
+from kvsim.validate.case import Case, ClosedLoop, Measured, Server
+from kvsim.validate.fields import Fields
+
+NEEDED = ("model", "system", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
+
+_ROUNDS, _ROUNDS_OF_OTHERS = 10, 2
+# What the client's own server scripts set where a row says nothing.
+_MAX_NUM_BATCHED_TOKENS = 8192
+_GPU_MEMORY_UTILIZATION = 0.9
+_ROOM_TOKENS = 256  # of max_model_len, over the nominal lengths: the chat template's
+
+
+def cases_of(rows: Iterator[tuple[int, Mapping[str, str]]], file: Path) -> list[Case]:
+    """Return the points of a table, given with the lines that they stand in.
+
+    Raises:
+        InputError: A row names neither itself nor its model.
+    """
+    cases, problems = [], []
+    for line, row in rows:
+        fields = Fields(row)
+        missing = [name for name in ("id", "model") if fields.text(name) is None]
+        problems += [Problem("is missing", str(file), line, name) for name in missing]
+        if not missing:
+            cases.append(_case(fields))
+    if problems:
+        raise InputError(*problems)
+    return cases
+
+
+def _case(row: Fields) -> Case:
+    client = _client(row)
+    server = _server(row, client)
+    refusals = [] if client else ["concurrency or lengths are not recorded"]
+    if "overloaded" in (row.text("flags") or ""):
+        refusals.append("the server was overloaded: its figures say little")
+    if row.text("gpu") is None and row.text("system") is None:
+        refusals.append("the GPU is not recorded")
+    return Case(
+        id=str(row.text("id")),
+        server=server,
+        client=client,
+        measured=tuple(_measured(row)),
+        refusals=(*refusals, *row.unclear),
+    )
+
+
+def _client(row: Fields) -> ClosedLoop | None:
+    concurrency, isl, osl = (row.count(name) for name in ("concurrency", "isl", "osl"))
+    ratio = row.positive("length_range_ratio") or 1.0
+    if ratio > 1:
+        row.unclear.append(f"length_range_ratio must be at most 1, not {ratio:g}")
+    if not (concurrency and isl and osl):
+        return None
+    rounds = _ROUNDS if _is_inferencex(row) else _ROUNDS_OF_OTHERS
+    return ClosedLoop(concurrency, isl, osl, ratio, rounds)
+
+
+def _is_inferencex(row: Fields) -> bool:
+    return (
+        "inferencex" in (row.text("source_family") or "")
+        or row.text("length_range_ratio") is not None
+    )
+
+
+def _server(row: Fields, client: ClosedLoop | None) -> Server:
+    by_script = client is not None and _is_inferencex(row)
+    lengths = client.prompt_tokens + client.output_tokens if client else None
+    return Server(
+        model=str(row.text("model")),
+        gpu=row.text("system") or row.text("gpu") or "",
+        engine=(row.text("backend") or "vllm").lower(),
+        version=row.text("version"),
+        tensor_parallel_size=row.count("tp") or 1,
+        pipeline_parallel_size=row.count("pp") or 1,
+        data_parallel_size=row.count("dp") or 1,
+        expert_parallel_size=row.count("moe_ep"),
+        expert_tensor_parallel_size=row.count("moe_tp"),
+        precision=row.text("precision"),
+        kv_cache_dtype=row.text("kv_cache_dtype"),
+        max_model_len=lengths + _ROOM_TOKENS if lengths else None,
+        max_num_batched_tokens=_MAX_NUM_BATCHED_TOKENS if by_script else None,
+        max_num_seqs=client.concurrency if by_script and client else None,
+        gpu_memory_utilization=_GPU_MEMORY_UTILIZATION,
+        enable_prefix_caching=False,
+    )
+
+
+def _measured(row: Fields) -> Iterator[Measured]:
+    for metric, column in (("ttft_mean", "ttft_ms"), ("tpot_mean", "tpot_ms")):
+        value = row.positive(column)
+        if value is not None:
+            yield Measured(metric, value)
