@@ -8,7 +8,8 @@ SOURCE_DIR holds the tidy Parquet tables and the `fit_*.csv` constants. What is 
 - fp8_block GEMM (timed eagerly: a floor of 70 to 385 µs that no engine sees);
 - decode attention (the rows whose KV fits in L2 are warm, as no engine is: its fitted cold form
   is used), prefill attention of several sequences or on a prefix (the form covers both);
-- expert parallelism, and routing other than the power law with exponent 1.2.
+- routing of experts other than by the power law with exponent 1.2;
+- three in four of the sizes of point-to-point copies, which are measured densely.
 """
 
 import sys
@@ -26,6 +27,9 @@ MOE_SHAPE = list(MoeShape._fields)  # columns of the source
 # The A100's vLLM tables are sparse (GEMM) or have a floor of 95 µs (MoE); sglang's are dense.
 DENSE_FRAMEWORK = {"a100_sxm": "sglang"}
 ROUTING = "power_law_1.2"
+NCCL_OPS = ("all_gather", "all_to_all", "reduce_scatter")
+# Topologies of the source that are whole: those of 8 GPUs with all-to-all NVLink.
+SEND_RECV = {"dgx": "node", "dgx_internode": "network"}
 
 Arrays = dict[str, Any]  # numpy arrays by name
 
@@ -70,9 +74,9 @@ def prefill_arrays(rows: pd.DataFrame) -> Arrays:
 
 
 def moe_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
-    """Return latencies [(hidden, inter, topk, experts, tp), tokens] for each dtype."""
+    """Return latencies [(hidden, inter, topk, experts, tp, ep), tokens] for each dtype."""
     chosen = rows[rows.framework == DENSE_FRAMEWORK.get(gpu, "vllm")]
-    chosen = chosen[(chosen.ep == 1) & (chosen.distribution == ROUTING)]
+    chosen = chosen[chosen.distribution == ROUTING]
     arrays: Arrays = {}
     for dtype in MOE_DTYPES:
         part = chosen[chosen.dtype == dtype]
@@ -91,10 +95,37 @@ def all_reduce_arrays(rows: pd.DataFrame) -> Arrays:
     for world, part in chosen.groupby("world_size"):
         has_vllm = (part.framework == "vllm").any()
         one = part[part.framework == ("vllm" if has_vllm else "sglang")]
-        curve = one.groupby("bytes").latency_us.median()
-        arrays[f"all_reduce/{world}/bytes"] = curve.index.to_numpy(np.int64)
-        arrays[f"all_reduce/{world}/us"] = curve.to_numpy(np.float32)
+        arrays |= by_bytes(f"all_reduce/{world}", one)
     return arrays
+
+
+def nccl_arrays(rows: pd.DataFrame) -> Arrays:
+    """Return latencies by bytes of NCCL's other collectives, for each number of GPUs."""
+    chosen = rows[rows.op.isin(NCCL_OPS) & (rows.impl == "nccl") & (rows.dtype == "half")]
+    arrays: Arrays = {}
+    for (op, world), part in chosen.groupby(["op", "world_size"], observed=True):
+        arrays |= by_bytes(f"{op}/{world}", part)
+    return arrays
+
+
+def send_recv_arrays(rows: pd.DataFrame) -> Arrays:
+    """Return latencies by bytes of a copy from one GPU to another, in a node and between two."""
+    arrays: Arrays = {}
+    for topology, place in SEND_RECV.items():
+        part = rows[(rows.op == "send_recv") & (rows.topology == topology)]
+        if not part.empty:
+            arrays |= by_bytes(f"send_recv/{place}", part, keep_every=4)
+    return arrays
+
+
+def by_bytes(name: str, rows: pd.DataFrame, keep_every: int = 1) -> Arrays:
+    """Return the sizes, the last one in any case, and their median latencies in µs."""
+    curve = rows.groupby("bytes").latency_us.median()
+    curve = curve.iloc[(len(curve) - 1) % keep_every :: keep_every]
+    return {
+        f"{name}/bytes": curve.index.to_numpy(np.int64),
+        f"{name}/us": curve.to_numpy(np.float32),
+    }
 
 
 def quantize_arrays(rows: pd.DataFrame) -> Arrays:
@@ -113,11 +144,15 @@ def fit_tables(source: Path) -> dict[str, pd.DataFrame]:
         for name in ("gemm", "attention_decode", "attention_prefill")
     }
     comm = pd.read_csv(source / "fit_comm.csv")
-    comm = comm[(comm.op == "all_reduce") & (comm.launch == "graph")]
-    wanted = comm.impl.str.startswith("vllm") | (
-        (comm.gpu == "l40s") & comm.impl.str.startswith("sglang")
+    columns = ["gpu", "world_size", "alpha_us", "bus_eff"]
+    graph = comm[(comm.op == "all_reduce") & (comm.launch == "graph")]
+    wanted = graph.impl.str.startswith("vllm") | (
+        (graph.gpu == "l40s") & graph.impl.str.startswith("sglang")
     )
-    tables["all_reduce"] = comm[wanted][["gpu", "world_size", "alpha_us", "bus_eff"]]
+    tables["all_reduce"] = graph[wanted][columns]
+    for op in NCCL_OPS:
+        nccl = comm[(comm.op == op) & (comm.impl == "nccl") & (comm.dtype == "half")]
+        tables[op] = nccl[columns]
     arch = pd.read_csv(source / "gpus.csv").set_index("gpu").sm_arch
     for name, table in tables.items():
         dropped = [c for c in table if str(c).startswith("holdout") or c == "valid"]
@@ -135,6 +170,7 @@ def main(source: Path, target: Path) -> None:
         own = {name: table[table.gpu == gpu] for name, table in tables.items()}
         arrays = gemm_arrays(own["gemm"], gpu) | prefill_arrays(own["attention_prefill"])
         arrays |= moe_arrays(own["moe"], gpu) | all_reduce_arrays(own["comm"])
+        arrays |= nccl_arrays(own["comm"]) | send_recv_arrays(own["comm"])
         arrays |= quantize_arrays(own["quantize"])
         if arrays:
             path = target / f"{gpu}.npz"

@@ -28,10 +28,11 @@ class MoeShape(NamedTuple):
 
     Attributes:
         hidden: Hidden size.
-        inter: Intermediate size of an expert before tensor parallelism.
+        inter: Intermediate size of an expert before it is cut.
         topk: Experts that a token is routed to.
         experts: Routed experts of the layer.
-        tp: Tensor parallel size.
+        tp: Pieces that each expert is cut into.
+        ep: GPUs among which whole experts are dealt out.
     """
 
     hidden: int
@@ -39,6 +40,7 @@ class MoeShape(NamedTuple):
     topk: int
     experts: int
     tp: int
+    ep: int = 1
 
 
 def activated_experts(tokens: Ints, experts: int, topk: int) -> Floats:
@@ -54,7 +56,7 @@ def moe_curves(
     Args:
         gpu: The GPU.
         weights: Format of the experts' weights.
-        tokens: 0, 1, 2, ...; no tokens cost nothing.
+        tokens: Tokens of all GPUs that share the experts; no tokens cost nothing.
         shape: Sizes of the layer.
         matrices: Matrices of an expert, 3 if it is gated.
     """
@@ -91,8 +93,11 @@ def _from_table(
 def _roofline_ns(
     gpu: GpuSpec, weights: WeightFormat, rows: Ints, shape: MoeShape, matrices: int
 ) -> tuple[Floats, Floats]:
-    """Return the least time for FLOPs and bytes, all matrices of an expert together."""
-    size = float(matrices) * shape.hidden * shape.inter / shape.tp
+    """Return the least time for FLOPs and bytes, all matrices of an expert together.
+
+    With `ep` GPUs each has that part of the experts, and of the routed tokens.
+    """
+    size = float(matrices) * shape.hidden * shape.inter / shape.tp / shape.ep
     read_bytes = (
         activated_experts(rows, shape.experts, shape.topk) * size * weights.bytes_per_weight
     )

@@ -77,13 +77,19 @@ def _is_ampere_or_newer(gpu: GpuSpec) -> bool:
 def _does_not_fit(model: ModelSpec, gpu: GpuSpec, budget: MemoryBudget) -> str:
     flags = budget.flags
     needed = _needed_blocks(budget) * budget.block_bytes
+    changes = "; ".join(what_would_fit(model, gpu, flags)) or "none of the changes that were tried"
     return (
-        f"{model.name} does not fit {gpu.name} at tensor_parallel_size "
-        f"{flags.tensor_parallel_size}: one request of {flags.max_model_len} tokens takes "
-        f"{format_bytes(needed)} of KV cache; {_where_memory_goes(budget)}: "
-        f"{format_bytes(needed - budget.kv_cache_bytes)} short. What would fit: "
-        f"{'; '.join(what_would_fit(model, gpu, flags)) or 'none of the changes that were tried'}"
+        f"{model.name} does not fit {gpu.name} at {_sizes(flags)}: one request of "
+        f"{flags.max_model_len} tokens takes {format_bytes(needed)} of KV cache; "
+        f"{_where_memory_goes(budget)}: {format_bytes(needed - budget.kv_cache_bytes)} short. "
+        f"What would fit: {changes}"
     )
+
+
+def _sizes(flags: MemoryFlags) -> str:
+    names = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    more = [name for name in names[1:] if getattr(flags, name) > 1]
+    return ", ".join(f"{name} {getattr(flags, name)}" for name in (names[0], *more))
 
 
 def _where_memory_goes(budget: MemoryBudget) -> str:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from kvsim.cost import StepCost
 from kvsim.cost.affine import AffineCost
-from kvsim.cost.kernels import Deployment, build_cost
+from kvsim.cost.kernels import NODE_GPUS, Deployment, build_cost
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import InputError, Problem
 from kvsim.gpu import GpuSpec, Price, load_gpu, price_of
@@ -17,6 +17,7 @@ from kvsim.memory import (
     at_auto_dtype,
     kv_layout,
     memory_budget,
+    parallel_problems,
     parse_startup_line,
     resolve_flags,
 )
@@ -36,7 +37,10 @@ from kvsim.scenario.variant import ResolvedVariant
 
 T = TypeVar("T")
 
-LARGEST_TENSOR_PARALLEL_SIZE = 8  # GPUs of a node; all-reduce is measured among 2, 4 and 8
+_BEYOND_NODE = (
+    f"more than {NODE_GPUS} GPUs that share each layer leave the node, and collectives between "
+    "nodes are not priced; use pipeline_parallel_size or replicas"
+)
 
 
 def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) -> ResolvedVariant:
@@ -136,6 +140,9 @@ def _memory_flags(engine: Engine, model: ModelSpec, gpu: GpuSpec) -> MemoryFlags
         num_gpu_blocks_override=engine.num_gpu_blocks_override,
         kv_cache_memory_bytes=engine.kv_cache_memory_bytes,
         disable_hybrid_kv_cache_manager=engine.disable_hybrid_kv_cache_manager,
+        pipeline_parallel_size=engine.pipeline_parallel_size,
+        data_parallel_size=engine.data_parallel_size,
+        enable_expert_parallel=engine.enable_expert_parallel,
     )
     if engine.kv_startup_line is None:
         return flags
@@ -147,15 +154,15 @@ def _memory_flags(engine: Engine, model: ModelSpec, gpu: GpuSpec) -> MemoryFlags
 
 def _check(model: ModelSpec, engine: Engine, flags: MemoryFlags) -> None:
     """Refuse what vLLM refuses at start-up, all of it in one go."""
-    problems = []
-    if flags.tensor_parallel_size > LARGEST_TENSOR_PARALLEL_SIZE:
-        problems.append(
-            Problem(
-                f"more than {LARGEST_TENSOR_PARALLEL_SIZE} GPUs leave the node, and the network "
-                "between nodes is not priced; use replicas",
-                path="engine.tensor_parallel_size",
-            )
-        )
+    parallel = flags.parallel
+    problems = [
+        Problem(why, path=f"engine.{name}")
+        for name, why in parallel_problems(model, parallel).items()
+    ]
+    if parallel.tensor_parallel_size > NODE_GPUS:
+        problems.append(Problem(_BEYOND_NODE, path="engine.tensor_parallel_size"))
+    elif model.is_moe and parallel.expert_gpus > NODE_GPUS:
+        problems.append(Problem(_BEYOND_NODE, path="engine.data_parallel_size"))
     try:
         model.check_tensor_parallel(flags.tensor_parallel_size)
     except InputError as error:
@@ -237,6 +244,9 @@ def _step_cost(
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=config.max_model_len,
+        pipeline_parallel_size=scenario.engine.pipeline_parallel_size,
+        data_parallel_size=scenario.engine.data_parallel_size,
+        enable_expert_parallel=scenario.engine.enable_expert_parallel,
     )
     return build_cost(model, gpu, deployment, profile.overhead)
 

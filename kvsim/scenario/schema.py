@@ -132,6 +132,13 @@ class Engine(Parameters):
     """fp8: quantize a 16-bit checkpoint while loading; null: as its config.json says."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=1024)
     """GPUs that share each layer of one replica."""
+    pipeline_parallel_size: int = Field(default=1, ge=1, le=64)
+    """Stages that the layers are divided into, each on GPUs of its own."""
+    data_parallel_size: int = Field(default=1, ge=1, le=256)
+    """Engines of one replica, each with GPUs, scheduler and KV cache of its own; they share the
+    routed experts."""
+    enable_expert_parallel: bool = False
+    """Keep each routed expert whole on one GPU, instead of a piece of each on all GPUs."""
     max_model_len: Tokens | None = None
     """Longest prompt and answer together; null: the model's max_position_embeddings."""
     max_num_seqs: int | None = Field(default=None, ge=1, le=2**16)
