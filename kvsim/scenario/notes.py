@@ -31,6 +31,7 @@ def notes_on(
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
         if getattr(scenario.engine, name) is None
     ]
+    yield from _on_layout(scenario)
     if scenario.engine.enforce_eager:
         yield "enforce_eager frees the memory of CUDA graphs; its slower launches are not priced."
     if isinstance(scenario.routing, PrefixAware) and not scenario.engine.enable_prefix_caching:
@@ -47,3 +48,18 @@ def notes_on(
     if price is not None and price.as_of:
         usual = f"{price.usd_per_gpu_hour:.2f} (range {price.low:.2f} to {price.high:.2f})"
         yield f"Price of {gpu.name} as of {price.as_of}: USD/h {usual}; {price.source}."
+
+
+def _on_layout(scenario: Scenario) -> Iterator[str]:
+    engine = scenario.engine
+    if engine.pipeline_parallel_size > 1:
+        yield (
+            f"A step is a cycle over {engine.pipeline_parallel_size} pipeline stages, with as many "
+            "equal batches in flight: a long prompt among decodes takes longer than that."
+        )
+    if engine.data_parallel_size > 1:
+        yield (
+            f"Each replica is {engine.data_parallel_size} engines, which count as replicas of "
+            "their own in the tables. The least loaded one gets a request; where ranks share "
+            "experts, they are taken to have as many tokens each in every step."
+        )

@@ -1,6 +1,6 @@
 """Scenario → everything a simulation needs, with the defaults of vLLM filled in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ from kvsim.memory import (
     parse_startup_line,
     resolve_flags,
 )
-from kvsim.model import ModelSpec, fp8_weights, load_model
+from kvsim.model import ModelSpec, Parallelism, fp8_weights, load_model
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
 from kvsim.scenario.profiles import EngineProfile, load_profile
@@ -37,6 +37,7 @@ from kvsim.scenario.variant import ResolvedVariant
 
 T = TypeVar("T")
 
+MOST_ENGINES = 1024
 _BEYOND_NODE = (
     f"more than {NODE_GPUS} GPUs that share each layer leave the node, and collectives between "
     "nodes are not priced; use pipeline_parallel_size or replicas"
@@ -58,7 +59,7 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
     gpu = load_gpu(scenario.gpu) if isinstance(scenario.gpu, str) else scenario.gpu.spec()
     model = _served(load_model(scenario.model, base_dir), scenario.engine, gpu)
     flags = _memory_flags(scenario.engine, model, gpu)
-    _check(model, scenario.engine, flags)
+    _check(model, scenario, flags)
     price = _price(scenario, gpu)
     memory = _at("engine", lambda: memory_budget(model, gpu, flags))
     if memory.num_gpu_blocks > MOST_BLOCKS:
@@ -152,17 +153,23 @@ def _memory_flags(engine: Engine, model: ModelSpec, gpu: GpuSpec) -> MemoryFlags
     return replace(flags, num_gpu_blocks_override=blocks)
 
 
-def _check(model: ModelSpec, engine: Engine, flags: MemoryFlags) -> None:
-    """Refuse what vLLM refuses at start-up, all of it in one go."""
-    parallel = flags.parallel
-    problems = [
-        Problem(why, path=f"engine.{name}")
-        for name, why in parallel_problems(model, parallel).items()
-    ]
+def _check_layout(model: ModelSpec, replicas: int, parallel: Parallelism) -> Iterator[Problem]:
+    for name, why in parallel_problems(model, parallel).items():
+        yield Problem(why, path=f"engine.{name}")
     if parallel.tensor_parallel_size > NODE_GPUS:
-        problems.append(Problem(_BEYOND_NODE, path="engine.tensor_parallel_size"))
+        yield Problem(_BEYOND_NODE, path="engine.tensor_parallel_size")
     elif model.is_moe and parallel.expert_gpus > NODE_GPUS:
-        problems.append(Problem(_BEYOND_NODE, path="engine.data_parallel_size"))
+        yield Problem(_BEYOND_NODE, path="engine.data_parallel_size")
+    engines = replicas * parallel.data_parallel_size
+    if engines > MOST_ENGINES:
+        what = f"{engines} engines in all replicas; at most {MOST_ENGINES} can be simulated"
+        yield Problem(what, path="engine.data_parallel_size")
+
+
+def _check(model: ModelSpec, scenario: Scenario, flags: MemoryFlags) -> None:
+    """Refuse what vLLM refuses at start-up, all of it in one go."""
+    engine = scenario.engine
+    problems = list(_check_layout(model, scenario.replicas, flags.parallel))
     try:
         model.check_tensor_parallel(flags.tensor_parallel_size)
     except InputError as error:

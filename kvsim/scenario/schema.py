@@ -132,9 +132,9 @@ class Engine(Parameters):
     """fp8: quantize a 16-bit checkpoint while loading; null: as its config.json says."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=1024)
     """GPUs that share each layer of one replica."""
-    pipeline_parallel_size: int = Field(default=1, ge=1, le=64)
+    pipeline_parallel_size: int = Field(default=1, ge=1, le=1024)
     """Stages that the layers are divided into, each on GPUs of its own."""
-    data_parallel_size: int = Field(default=1, ge=1, le=256)
+    data_parallel_size: int = Field(default=1, ge=1, le=1024)
     """Engines of one replica, each with GPUs, scheduler and KV cache of its own; they share the
     routed experts."""
     enable_expert_parallel: bool = False
