@@ -220,11 +220,9 @@ def layouts(tmp_path, model, names):
     path = tmp_path / "layouts.yaml"
     path.write_text(LAYOUTS.format(model=model))
     file = load_scenario(path)
-    variants = resolve_all(replace(file, variants={n: file.variants[n] for n in names}))
-    return {
-        name: tables_of(variant, draw_requests(variant.scenario, file.base_dir))
-        for name, variant in variants.items()
-    }
+    variants = resolve_all(replace(file, variants={n: file.variants[n] for n in ["base", *names]}))
+    requests = draw_requests(file, variants)
+    return {name: tables_of(variant, requests) for name, variant in variants.items()}
 
 
 def tables_of(variant, requests):
