@@ -8,26 +8,27 @@ SOURCE_DIR holds the tidy Parquet tables and the `fit_*.csv` constants. What is 
 - fp8_block GEMM (timed eagerly: a floor of 70 to 385 µs that no engine sees);
 - decode attention (the rows whose KV fits in L2 are warm, as no engine is: its fitted cold form
   is used), prefill attention of several sequences or on a prefix (the form covers both);
-- routing of experts other than by the power law with exponent 1.2;
+- routing of experts by the power law with exponent 1.01 (within 10 % of 1.2 up to 1,024 tokens);
 - three in four of the sizes of point-to-point copies, which are measured densely.
 """
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
-from kvsim.cost.moe import MoeShape
+from kvsim.cost.moe import MoeShape, Routing
 
 GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")
 MOE_DTYPES = ("bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4")
 MOE_SHAPE = list(MoeShape._fields)  # columns of the source
 # The A100's vLLM tables are sparse (GEMM) or have a floor of 95 µs (MoE); sglang's are dense.
 DENSE_FRAMEWORK = {"a100_sxm": "sglang"}
-ROUTING = "power_law_1.2"
 NCCL_OPS = ("all_gather", "all_to_all", "reduce_scatter")
+# SMs that the kernels use: DeepEP's default; the other mode has no such choice.
+DEEPEP_SMS = {"normal": 20, "low_latency": -1}
 # Topologies of the source that are whole: those of 8 GPUs with all-to-all NVLink.
 SEND_RECV = {"dgx": "node", "dgx_internode": "network"}
 
@@ -74,17 +75,24 @@ def prefill_arrays(rows: pd.DataFrame) -> Arrays:
 
 
 def moe_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
-    """Return latencies [(hidden, inter, topk, experts, tp, ep), tokens] for each dtype."""
+    """Return latencies [(hidden, inter, topk, experts, tp, ep), tokens] by dtype and routing."""
     chosen = rows[rows.framework == DENSE_FRAMEWORK.get(gpu, "vllm")]
-    chosen = chosen[chosen.distribution == ROUTING]
     arrays: Arrays = {}
     for dtype in MOE_DTYPES:
         part = chosen[chosen.dtype == dtype]
         if part.empty:
             continue
         name = f"moe/{dtype}"
-        parts = spread(part, MOE_SHAPE, "tokens")
-        arrays |= dict(zip((f"{name}/shapes", f"{name}/tokens", f"{name}/us"), parts, strict=True))
+        shapes = part[MOE_SHAPE].drop_duplicates().sort_values(MOE_SHAPE)
+        tokens = np.sort(part.tokens.unique())
+        arrays |= {f"{name}/shapes": shapes.to_numpy(np.int32)}
+        arrays |= {f"{name}/tokens": tokens.astype(np.int32)}
+        for routing in get_args(Routing):
+            rows_of = part[part.distribution == routing]
+            table = rows_of.pivot_table(index=MOE_SHAPE, columns="tokens", values="latency_us")
+            full = table.reindex(index=pd.MultiIndex.from_frame(shapes), columns=tokens)
+            if not table.empty:
+                arrays[f"{name}/{routing}/us"] = full.to_numpy(np.float32)
     return arrays
 
 
@@ -115,6 +123,19 @@ def send_recv_arrays(rows: pd.DataFrame) -> Arrays:
         part = rows[(rows.op == "send_recv") & (rows.topology == topology)]
         if not part.empty:
             arrays |= by_bytes(f"send_recv/{place}", part, keep_every=4)
+    return arrays
+
+
+def deepep_arrays(rows: pd.DataFrame, gpus: int) -> Arrays:
+    """Return latencies [(hidden, topk, experts), tokens of a GPU] of dispatch and combine."""
+    arrays: Arrays = {}
+    for mode, sms in DEEPEP_SMS.items():
+        part = rows[(rows["mode"] == mode) & (rows.sms == sms)]
+        if not part.empty:
+            summed = part.assign(latency_us=part.dispatch_us + part.combine_us)
+            table = spread(summed, ["hidden", "topk", "experts"], "tokens")
+            names = (f"deepep/{gpus}/{mode}/{axis}" for axis in ("shapes", "tokens", "us"))
+            arrays |= dict(zip(names, table, strict=True))
     return arrays
 
 
@@ -164,13 +185,16 @@ def fit_tables(source: Path) -> dict[str, pd.DataFrame]:
 def main(source: Path, target: Path) -> None:
     """Write all files of the package's kernel data, and report their sizes."""
     target.mkdir(parents=True, exist_ok=True)
-    names = ("gemm", "attention_prefill", "moe", "comm", "quantize")
+    names = ("gemm", "attention_prefill", "moe", "comm", "comm_deepep", "quantize")
+    node_gpus = pd.read_csv(source / "gpus.csv").set_index("gpu").gpus_per_node
     tables = {name: pd.read_parquet(source / f"{name}.parquet") for name in names}
     for gpu in sorted({gpu for table in tables.values() for gpu in table.gpu.unique()}):
         own = {name: table[table.gpu == gpu] for name, table in tables.items()}
         arrays = gemm_arrays(own["gemm"], gpu) | prefill_arrays(own["attention_prefill"])
         arrays |= moe_arrays(own["moe"], gpu) | all_reduce_arrays(own["comm"])
         arrays |= nccl_arrays(own["comm"]) | send_recv_arrays(own["comm"])
+        if not own["comm_deepep"].empty:
+            arrays |= deepep_arrays(own["comm_deepep"], int(node_gpus[gpu]))
         arrays |= quantize_arrays(own["quantize"])
         if arrays:
             path = target / f"{gpu}.npz"

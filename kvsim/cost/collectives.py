@@ -5,12 +5,13 @@ from typing import Literal
 import numpy as np
 
 from kvsim.cost import Basis, Part
-from kvsim.cost.tables import Curve, Fit, Floats, fit, load_arrays, log_interpolate
+from kvsim.cost.tables import Curve, Fit, Floats, fit, load_arrays, log_interpolate, two_nearest
 from kvsim.errors import InputError, Problem
 from kvsim.gpu import GpuSpec, load_gpu
 from kvsim.units import NS_PER_S, NS_PER_US
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+DeepEpMode = Literal["normal", "low_latency"]
 
 FITTED_WORLDS = (2, 4, 8)
 # GPUs without measurements take the latency and efficiency of these. The other GPU measured over
@@ -80,6 +81,38 @@ def hop_curve(gpu: GpuSpec, size_bytes: Floats, between_nodes: bool) -> Curve:
         where = "between nodes" if between_nodes else "in a node"
         part = _part("physical", f"pipeline hop {where}: 10 µs and its bytes")
     return Curve(part, np.where(size_bytes > 0, ns, 0.0))
+
+
+def deepep_curve(
+    gpu: GpuSpec, gpus: int, mode: DeepEpMode, tokens: Floats, sizes: tuple[int, int, int]
+) -> Curve:
+    """Price DeepEP's dispatch of tokens to their experts, and the combination of the results.
+
+    Args:
+        gpu: The GPU.
+        gpus: GPUs that the experts are dealt out to.
+        mode: DeepEP's kernels: `normal` for throughput, or `low_latency`.
+        tokens: Tokens of one GPU.
+        sizes: Hidden size, experts of a token, experts. Sizes that were not measured take the time
+            of the nearest ones, in proportion to the bytes of a token.
+
+    Raises:
+        InputError: It was not measured among so many of these GPUs.
+    """
+    arrays, name = load_arrays(gpu), f"deepep/{gpus}/{mode}"
+    if f"{name}/us" not in arrays:
+        what = f"DeepEP was not measured among {gpus} {gpu.name}; use allgather_reducescatter"
+        raise InputError(Problem(what, path="engine.all2all_backend"))
+    measured, grid = arrays[f"{name}/us"].astype(np.float64), arrays[f"{name}/tokens"]
+    shapes = arrays[f"{name}/shapes"].astype(np.float64)
+    ns = np.zeros(len(tokens))
+    found = two_nearest(shapes, np.array(sizes, np.float64))
+    for index, weight in found:
+        bytes_ratio = sizes[0] * sizes[1] / (shapes[index, 0] * shapes[index, 1])
+        us = log_interpolate(np.maximum(tokens, 1.0), grid, measured[index])
+        ns += weight * bytes_ratio * us * NS_PER_US
+    part = _part("measured") if len(found) == 1 else _part("extrapolated", "DeepEP: nearest sizes")
+    return Curve(part, np.where(tokens > 0, ns, 0.0))
 
 
 def _part(basis: Basis, note: str = "") -> Part:

@@ -9,8 +9,14 @@ from kvsim.cost.attention import price_decode, price_prefill
 from kvsim.cost.collectives import collective_curve, gather_curve, hop_curve
 from kvsim.cost.formats import SIXTEEN_BIT_BYTES, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
-from kvsim.cost.layers import ALL_REDUCES_PER_LAYER, heads_on_gpu, layer_curves
-from kvsim.cost.moe import activated_experts
+from kvsim.cost.layers import (
+    ALL_REDUCES_PER_LAYER,
+    All2AllBackend,
+    ExpertTraffic,
+    heads_on_gpu,
+    layer_curves,
+)
+from kvsim.cost.moe import Routing, activated_experts
 from kvsim.cost.overheads import OverheadPolicy
 from kvsim.cost.pipeline import Kernels, PipelineCost
 from kvsim.cost.small_ops import SMALL_OPS, embedding_ns, norm_ns, sampler_ns
@@ -37,6 +43,8 @@ class Deployment:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     enable_expert_parallel: bool = False
+    all2all_backend: All2AllBackend = "allgather_reducescatter"
+    expert_routing: Routing = "power_law_1.2"
 
     @property
     def parallel(self) -> Parallelism:
@@ -72,10 +80,11 @@ def _kernels(
     model.check_tensor_parallel(gpus)
     tokens = np.arange(deployment.max_num_batched_tokens + 1)
     seqs = np.arange(deployment.max_num_seqs + 1)
+    traffic = ExpertTraffic(deployment.expert_routing, deployment.all2all_backend)
     curves = [
         curve
         for group in model.layers
-        for curve in layer_curves(model, gpu, group, parallel, tokens)
+        for curve in layer_curves(model, gpu, group, parallel, tokens, traffic)
     ]
     all_reduces = ALL_REDUCES_PER_LAYER * model.num_layers + 1 if gpus > 1 else 0
     return Kernels(

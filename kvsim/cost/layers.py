@@ -1,16 +1,17 @@
 """The kernels of a model's layers on one GPU: matrix shapes under tensor parallelism, prices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from kvsim.cost import Part
 from kvsim.cost.attention import Heads
-from kvsim.cost.collectives import collective_curve
+from kvsim.cost.collectives import DeepEpMode, collective_curve, deepep_curve
 from kvsim.cost.formats import SIXTEEN_BIT_BYTES, WeightFormat, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
-from kvsim.cost.moe import MoeShape, moe_curves
+from kvsim.cost.moe import MoeShape, Routing, moe_curves
 from kvsim.cost.small_ops import SMALL_OPS, activation_ns, norm_ns, rope_ns
 from kvsim.cost.tables import Curve, Floats, Ints
 from kvsim.errors import InputError
@@ -32,7 +33,22 @@ FUSED = (
     {"q_a_proj", "kv_a_proj_with_mqa"},
 )
 ROW_PARALLEL = {"o_proj", "down_proj"}
+All2AllBackend = Literal["allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency"]
 ALL_REDUCES_PER_LAYER = 2  # behind attention and behind the MLP or the experts
+
+
+DEEPEP_MODES: Mapping[str, DeepEpMode] = {
+    "deepep_high_throughput": "normal",
+    "deepep_low_latency": "low_latency",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTraffic:
+    """Which experts tokens choose, and how they get there from another rank."""
+
+    routing: Routing = "power_law_1.2"
+    all2all_backend: All2AllBackend = "allgather_reducescatter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +82,12 @@ def products(weights: Sequence[Weight], tensor_parallel_size: int) -> list[Produ
 
 
 def layer_curves(
-    model: ModelSpec, gpu: GpuSpec, group: LayerGroup, parallel: Parallelism, tokens: Ints
+    model: ModelSpec,
+    gpu: GpuSpec,
+    group: LayerGroup,
+    parallel: Parallelism,
+    tokens: Ints,
+    traffic: ExpertTraffic = ExpertTraffic(),
 ) -> Iterator[Curve]:
     """Yield what the layers of a group cost by tokens of one data-parallel rank.
 
@@ -83,7 +104,7 @@ def layer_curves(
             yield Curve(curve.part, curve.ns * group.count)
     if mlp.kind == "moe":
         expert = weight_format(model, gpu, "mlp.experts.0.up_proj")
-        for curve in _expert_curves(gpu, expert, hidden, mlp, parallel, tokens):
+        for curve in _expert_curves(gpu, expert, hidden, mlp, parallel, tokens, traffic):
             yield Curve(curve.part, curve.ns * group.count)
     small_ns = _small_ops_ns(model, gpu, group, tensor_parallel_size, tokens.astype(np.float64))
     yield Curve(SMALL_OPS, np.where(tokens > 0, small_ns * group.count, 0.0))
@@ -130,22 +151,40 @@ def _expert_curves(
     mlp: Mlp,
     parallel: Parallelism,
     tokens: Ints,
+    traffic: ExpertTraffic,
 ) -> Iterator[Curve]:
     """Yield one layer's experts, which see the tokens of all data-parallel ranks.
 
-    The ranks go from layer to layer together, and are taken to have as many tokens each. vLLM's
-    default backend (`allgather_reducescatter`) gives the tokens of all ranks to each, and sums up
-    what the experts made of them.
+    The ranks go from layer to layer together, and are taken to have as many tokens each.
     """
     ranks = parallel.data_parallel_size
     cut, dealt = parallel.expert_tensor_size, parallel.expert_parallel_size
     shape = MoeShape(hidden, mlp.intermediate_size, mlp.topk, mlp.experts, tp=cut, ep=dealt)
-    for curve in moe_curves(gpu, weight, tokens * ranks, shape, matrices=3 if mlp.gated else 2):
+    matrices = 3 if mlp.gated else 2
+    for curve in moe_curves(gpu, weight, tokens * ranks, shape, matrices, traffic.routing):
         yield curve if ranks == 1 else Curve(_of_equal_ranks(curve.part), curve.ns)
     if ranks > 1:
-        size_bytes = tokens.astype(np.float64) * (ranks * hidden * SIXTEEN_BIT_BYTES)
-        yield collective_curve("all_gather", gpu, ranks, size_bytes)
-        yield collective_curve("reduce_scatter", gpu, ranks, size_bytes)
+        yield from _exchange_curves(gpu, shape, parallel, tokens.astype(np.float64), traffic)
+
+
+def _exchange_curves(
+    gpu: GpuSpec, shape: MoeShape, parallel: Parallelism, tokens: Floats, traffic: ExpertTraffic
+) -> Iterator[Curve]:
+    """Yield how tokens get to the experts of all ranks and back.
+
+    vLLM's default backend gives the tokens of all ranks to each, and sums up what the experts made
+    of them. DeepEP sends a token to its experts alone; each GPU of a rank has its share of them.
+    """
+    mode = DEEPEP_MODES.get(traffic.all2all_backend)
+    if mode and parallel.enable_expert_parallel:
+        own = np.ceil(tokens / parallel.tensor_parallel_size)
+        sizes = shape.hidden, shape.topk, shape.experts
+        yield deepep_curve(gpu, parallel.expert_gpus, mode, own, sizes)
+        return
+    ranks = parallel.data_parallel_size
+    size_bytes = tokens * (ranks * shape.hidden * SIXTEEN_BIT_BYTES)
+    yield collective_curve("all_gather", gpu, ranks, size_bytes)
+    yield collective_curve("reduce_scatter", gpu, ranks, size_bytes)
 
 
 def _of_equal_ranks(part: Part) -> Part:

@@ -254,6 +254,8 @@ def _step_cost(
         pipeline_parallel_size=scenario.engine.pipeline_parallel_size,
         data_parallel_size=scenario.engine.data_parallel_size,
         enable_expert_parallel=scenario.engine.enable_expert_parallel,
+        all2all_backend=scenario.engine.all2all_backend,
+        expert_routing=law.expert_routing,
     )
     return build_cost(model, gpu, deployment, profile.overhead)
 
