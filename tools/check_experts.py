@@ -66,7 +66,8 @@ def _ratios(
         others = np.where(own[:, None], np.nan, measured)
         if np.isnan(others).all():
             continue
-        with patch.object(moe, "load_arrays", lambda _: arrays | {TABLE.format(dtype): others}):
+        without = dict(arrays) | {TABLE.format(dtype): others}
+        with patch.object(moe, "load_arrays", return_value=without):
             for index in np.flatnonzero(own):
                 if max(shapes[index].tp, shapes[index].ep) <= MOST_GPUS:
                     curves = moe.moe_curves(gpu, weights, tokens, shapes[index], matrices=3)

@@ -22,8 +22,10 @@ GATHER_LATENCY_NS = 15e3  # assumed in the data set's recommendation, not measur
 HOP_LATENCY_NS = 10e3  # of a copy from one pipeline stage to the next, from the same source
 # All-reduce of the whole tensor is a reduce-scatter and an all-gather.
 PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-# A table far below what its own link does between two GPUs tells of its machine as well.
+# A table far below what its own link does between two GPUs: it tells of the machine as well.
 SLOW_TABLES = {("l40s", 4), ("l40s", 8)}
+SLOW = "the machine that was measured is far slower among 4 and 8 of these GPUs than among 2"
+OVER_PCIE = "over PCIe, where a whole engine was seen to take twice as long as the collective alone"
 
 
 def collective_curve(
@@ -49,14 +51,15 @@ def collective_curve(
     arrays, name = load_arrays(gpu), f"{op}/{gpus}"
     if f"{name}/us" in arrays:
         ns = _from_table(gpu, name, size_bytes)
-        slow = f"{gpus} {gpu.name} of a machine that is slow at this"
-        part = _part("measured", slow if (gpu.name, gpus) in SLOW_TABLES else "")
-        return Curve(part, np.where(size_bytes > 0, ns * times, 0.0))
+        return Curve(
+            _part("measured", _doubt(gpu, gpus)), np.where(size_bytes > 0, ns * times, 0.0)
+        )
     constants, like = _constants(op, gpu, gpus)
     rate = constants["bus_eff"] * _link_bytes_per_s(gpu)
     moved_bytes = size_bytes * (PASSES[op] * (gpus - 1) / gpus)
     ns = constants["alpha_us"] * NS_PER_US + moved_bytes / rate * NS_PER_S
-    part = _part("physical", f"{op.replace('_', '-')} as on {like}")
+    notes = (f"{op.replace('_', '-')} as on {like}", _doubt(gpu, gpus))
+    part = _part("physical", "; ".join(note for note in notes if note))
     return Curve(part, np.where(size_bytes > 0, ns * times, 0.0))
 
 
@@ -117,6 +120,13 @@ def deepep_curve(
 
 def _part(basis: Basis, note: str = "") -> Part:
     return Part("communication", "communication", basis, note)
+
+
+def _doubt(gpu: GpuSpec, gpus: int) -> str:
+    """Say why an engine may differ from the price of a collective among these GPUs."""
+    if (gpu.name, gpus) in SLOW_TABLES:
+        return SLOW
+    return OVER_PCIE if _link_bytes_per_s(gpu) < NVLINK_BYTES_PER_S else ""
 
 
 def _from_table(gpu: GpuSpec, name: str, size_bytes: Floats) -> Floats:

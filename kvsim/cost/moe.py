@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from kvsim.cost import Part
+from kvsim.cost import Basis, Part
 from kvsim.cost.formats import WeightFormat
 from kvsim.cost.tables import (
     Curve,
@@ -83,7 +83,7 @@ def moe_curves(
         ns, part = _from_table(gpu, weights, rows, shape, matrices, routing)
     else:
         ns = FIXED_NS + np.maximum(compute_ns / COMPUTE_EFFICIENCY, bytes_ns / BYTES_EFFICIENCY)
-        part = Part("experts", "hbm", "physical", "weights of the activated experts")
+        part = _part("physical", weights, "weights of the activated experts, uniform routing")
     return split_by_bound("experts", np.where(tokens > 0, ns, 0.0), compute_ns > bytes_ns, part)
 
 
@@ -109,7 +109,7 @@ def _from_table(
     found = nearest(points, np.array(_on_gpu(shape)), NEIGHBOURS)
     if len(found) == 1 and shapes[known[found[0][0]]].load == shape.load:
         ns = log_interpolate(rows, grid, measured[known[found[0][0]]]) * NS_PER_US
-        return ns, Part("experts", "hbm", "measured", f"routing: {routing}")
+        return ns, _part("measured", weights, f"routing: {routing}")
     log_ratio = np.zeros(len(rows))
     for index, weight in found:
         near = shapes[known[index]]
@@ -119,7 +119,12 @@ def _from_table(
         log_ratio += weight * np.log(np.maximum(near_ns - FIXED_NS, LEAST_BUSY * near_ns) / roof_ns)
     own_ns = np.maximum(*_roofline_ns(gpu, weights, rows, shape, matrices))
     note = f"efficiency of the {len(found)} nearest measured shapes; routing: {routing}"
-    return FIXED_NS + np.exp(log_ratio) * own_ns, Part("experts", "hbm", "extrapolated", note)
+    return FIXED_NS + np.exp(log_ratio) * own_ns, _part("extrapolated", weights, note)
+
+
+def _part(basis: Basis, weights: WeightFormat, note: str) -> Part:
+    notes = (weights.moe_note, note)
+    return Part("experts", "hbm", basis, "; ".join(text for text in notes if text))
 
 
 def _on_gpu(shape: MoeShape) -> tuple[float, ...]:

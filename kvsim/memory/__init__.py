@@ -1,6 +1,6 @@
 """What is left for the KV cache on a GPU: the lines that vLLM logs at start-up."""
 
-from kvsim.memory.budget import MemoryBudget
+from kvsim.memory.budget import MemoryBudget, split_memory
 from kvsim.memory.fit import at_auto_dtype, memory_budget, what_would_fit
 from kvsim.memory.flags import (
     MemoryFlags,
@@ -24,6 +24,7 @@ __all__ = [
     "refuse_several_kv_sizes",
     "resolve_flags",
     "slots_of",
+    "split_memory",
     "startup_lines",
     "what_would_fit",
 ]

@@ -1,13 +1,25 @@
 """What a reader of the results must know about a variant, in sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from kvsim.cost import Basis
+from kvsim.cost.collectives import OVER_PCIE, SLOW
 from kvsim.defaults import VLLM_VERSION
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.routers.prefix_aware import PrefixAware
 from kvsim.gpu import GpuSpec, Price
 from kvsim.memory import MemoryBudget
 from kvsim.scenario.schema import Scenario
+
+# Components whose kernels are measured on some GPU; small ones are physical everywhere.
+KERNELS = (
+    "gemm",
+    "attention_prefill",
+    "attention_decode",
+    "experts",
+    "communication",
+    "logits",
+)
 
 
 def notes_on(
@@ -16,9 +28,11 @@ def notes_on(
     gpu: GpuSpec,
     memory: MemoryBudget,
     price: Price | None,
+    basis: Sequence[tuple[str, Basis, str]],
 ) -> Iterator[str]:
     """Yield where the simulated server differs from vLLM's defaults, and what was assumed."""
     flags = memory.flags
+    yield from _beyond_measurements(scenario, gpu, basis)
     if config.async_scheduling:
         yield "Scheduling is asynchronous: a step is scheduled while the one before is computed."
     else:
@@ -48,6 +62,29 @@ def notes_on(
     if price is not None and price.as_of:
         usual = f"{price.usd_per_gpu_hour:.2f} (range {price.low:.2f} to {price.high:.2f})"
         yield f"Price of {gpu.name} as of {price.as_of}: USD/h {usual}; {price.source}."
+
+
+def _beyond_measurements(
+    scenario: Scenario, gpu: GpuSpec, basis: Sequence[tuple[str, Basis, str]]
+) -> Iterator[str]:
+    """Yield what of the prices no measurement of this GPU, or of such a server, stands behind."""
+    bases: dict[str, set[str]] = {}
+    for component, word, _ in basis:
+        bases.setdefault(component, set()).add(word)
+    unmeasured = [part for part in KERNELS if bases.get(part) == {"physical"}]
+    if unmeasured:
+        yield (
+            f"BEYOND MEASUREMENTS: on {gpu.name} no table covers "
+            f"{', '.join(part.replace('_', ' ') for part in unmeasured)}; physical forms are 10 to "
+            "40 % off."
+        )
+    if scenario.engine.pipeline_parallel_size > 1:
+        yield (
+            "BEYOND MEASUREMENTS: no measured server with pipeline stages was at hand to compare "
+            "the steps with."
+        )
+    for note in dict.fromkeys(note for _, _, note in basis if SLOW in note or OVER_PCIE in note):
+        yield f"BEYOND MEASUREMENTS: communication {note}."
 
 
 def _on_layout(scenario: Scenario) -> Iterator[str]:

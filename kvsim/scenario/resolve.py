@@ -15,11 +15,11 @@ from kvsim.memory import (
     KVGroup,
     MemoryFlags,
     at_auto_dtype,
-    kv_layout,
     memory_budget,
     parallel_problems,
     parse_startup_line,
     resolve_flags,
+    split_memory,
 )
 from kvsim.model import ModelSpec, Parallelism, fp8_weights, load_model
 from kvsim.scenario.load import ScenarioFile
@@ -72,6 +72,7 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         _config(scenario.engine, flags, memory.num_gpu_blocks, memory.kv_layout.groups),
         async_scheduling=_schedules_ahead(scenario.engine, profile),
     )
+    cost = _at("model", lambda: _step_cost(scenario, model, gpu, config, profile))
     return ResolvedVariant(
         name=name,
         scenario=scenario,
@@ -79,10 +80,10 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         gpu=gpu,
         engine=config,
         memory=memory,
-        cost=_at("model", lambda: _step_cost(scenario, model, gpu, config, profile)),
+        cost=cost,
         profile=profile,
         price=price,
-        notes=tuple(notes_on(scenario, config, gpu, memory, price)),
+        notes=tuple(notes_on(scenario, config, gpu, memory, price, cost.basis)),
     )
 
 
@@ -148,7 +149,7 @@ def _memory_flags(engine: Engine, model: ModelSpec, gpu: GpuSpec) -> MemoryFlags
     if engine.kv_startup_line is None:
         return flags
     line = engine.kv_startup_line
-    layout = _at("engine.tensor_parallel_size", lambda: kv_layout(model, flags))
+    layout = _at("engine.tensor_parallel_size", lambda: split_memory(model, gpu, flags).kv_layout)
     blocks = _at("engine.kv_startup_line", lambda: parse_startup_line(line, layout))
     return replace(flags, num_gpu_blocks_override=blocks)
 
