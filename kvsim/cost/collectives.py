@@ -126,7 +126,8 @@ def _doubt(gpu: GpuSpec, gpus: int) -> str:
     """Say why an engine may differ from the price of a collective among these GPUs."""
     if (gpu.name, gpus) in SLOW_TABLES:
         return SLOW
-    return OVER_PCIE if _link_bytes_per_s(gpu) < NVLINK_BYTES_PER_S else ""
+    is_pcie = (gpu.link_bytes_per_s or 0.0) <= (gpu.pcie_bytes_per_s or 0.0)
+    return OVER_PCIE if is_pcie else ""
 
 
 def _from_table(gpu: GpuSpec, name: str, size_bytes: Floats) -> Floats:

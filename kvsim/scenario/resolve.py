@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 MOST_ENGINES = 1024
 _BEYOND_NODE = (
-    f"more than {NODE_GPUS} GPUs that share each layer leave the node, and collectives between "
-    "nodes are not priced; use pipeline_parallel_size or replicas"
+    f"more than {NODE_GPUS} GPUs leave the node with what they share of each layer, and "
+    "collectives between nodes are not priced; use pipeline_parallel_size or replicas"
 )
 
 
@@ -159,7 +159,8 @@ def _check_layout(model: ModelSpec, replicas: int, parallel: Parallelism) -> Ite
         yield Problem(why, path=f"engine.{name}")
     if parallel.tensor_parallel_size > NODE_GPUS:
         yield Problem(_BEYOND_NODE, path="engine.tensor_parallel_size")
-    elif model.is_moe and parallel.expert_gpus > NODE_GPUS:
+    elif model.is_moe and parallel.data_parallel_size > 1 and parallel.num_gpus > NODE_GPUS:
+        # The GPUs of a rank stand side by side, so those that share a layer are on other nodes.
         yield Problem(_BEYOND_NODE, path="engine.data_parallel_size")
     engines = replicas * parallel.data_parallel_size
     if engines > MOST_ENGINES:

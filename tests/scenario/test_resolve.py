@@ -361,6 +361,17 @@ def test_gpus_and_engines_of_a_layout_are_counted():
             "engine.data_parallel_size",
             "leave the node",
         ),
+        (
+            "tensor_parallel_size: 2, pipeline_parallel_size: 4, data_parallel_size: 2",
+            "engine.data_parallel_size",
+            "leave the node",
+        ),
+        (
+            "data_parallel_size: 4, enable_expert_parallel: true, "
+            "all2all_backend: deepep_low_latency",
+            "engine.all2all_backend",
+            "DeepEP was not measured among 4",
+        ),
         ("pipeline_parallel_size: 49", "engine.pipeline_parallel_size", "more than the 48 layers"),
     ],
 )
@@ -388,3 +399,29 @@ def test_ranks_and_stages_are_told_of():
     notes = " ".join(resolved(model="Qwen/Qwen3-30B-A3B", engine=engine).notes)
     assert "2 pipeline stages" in notes
     assert "as many tokens each" in notes
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "told"),
+    [
+        ("h100_sxm", {"tensor_parallel_size": 4}, None),
+        ("h100_sxm", {"pipeline_parallel_size": 4}, "no measured server with pipeline stages"),
+        ("l40s", {"tensor_parallel_size": 4}, "far slower among 4 and 8"),
+        ("l4", {}, "on l4 no table covers gemm, attention prefill, attention decode, logits"),
+        ("a6000", {"tensor_parallel_size": 2}, "attention decode, communication, logits"),
+    ],
+)
+def test_what_no_measurement_stands_behind_is_told_loudly(gpu, engine, told):
+    settings = {"max_model_len": 2048, "max_num_batched_tokens": 2048, **engine}
+    loud = [n for n in resolved(gpu=gpu, engine=settings).notes if n.startswith("BEYOND")]
+    assert [told in note for note in loud] == ([] if told is None else [True])
+
+
+def test_the_routing_of_experts_is_a_setting():
+    model = "Qwen/Qwen3-30B-A3B"
+    engine = {"max_model_len": 2048, "enable_expert_parallel": True, "tensor_parallel_size": 8}
+    unequal, equal = (
+        resolved(model=model, engine=engine, cost={"expert_routing": routing}).cost
+        for routing in ("power_law_1.2", "balanced")
+    )
+    assert unequal.step_ns(8000, 1, 0, 0, 0.0) > 1.05 * equal.step_ns(8000, 1, 0, 0, 0.0)
