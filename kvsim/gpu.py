@@ -36,6 +36,7 @@ class GpuSpec:
     sm_count: int | None = None
     link_bytes_per_s: float | None = None  # to another GPU of the node
     pcie_bytes_per_s: float | None = None
+    network_bytes_per_s: float | None = None  # to a GPU of another node
     source: str = "given by the user"
 
 
@@ -65,6 +66,8 @@ class CustomGpu(Parameters):
     """To another GPU, one direction."""
     pcie_bytes_per_s: PeakRate | None = None
     """To the host, one direction."""
+    network_bytes_per_s: PeakRate | None = None
+    """To a GPU of another node, one direction."""
 
     @field_validator("name")
     @classmethod
@@ -154,5 +157,6 @@ def _spec(row: dict[str, str]) -> GpuSpec:
         sm_count=whole("sm_count"),
         link_bytes_per_s=number("intra_node_bw_Bps_per_dir"),
         pcie_bytes_per_s=number("pcie_or_c2c_bw_Bps_per_dir"),
+        network_bytes_per_s=number("inter_node_bw_Bps_per_dir"),
         source=row["source"],
     )

@@ -199,7 +199,7 @@ def _context(
         kv_capacity_tokens=simulated.kv_capacity_tokens,
         kv_bytes_per_token=variant.kv_slot_bytes,
         max_num_seqs=variant.engine.max_num_seqs,
-        replicas=scenario.replicas,
+        replicas=variant.num_engines,
         num_gpus=variant.num_gpus,
         warmup_ns=seconds_to_ns(scenario.warmup_s),
         slo=scenario.slo,

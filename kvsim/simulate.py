@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.cluster import Cluster, Fleet, Progress, RunTotals
+from kvsim.engine.ranks import to_ranks
 from kvsim.engine.recorder import Sink
 from kvsim.rng import stream
 from kvsim.scenario.variant import ResolvedVariant
@@ -16,7 +17,7 @@ class Simulated:
     """What a finished simulation leaves beside its tables."""
 
     totals: RunTotals
-    kv_capacity_tokens: int  # of one replica
+    kv_capacity_tokens: int  # of one engine
 
 
 def simulate(
@@ -33,8 +34,11 @@ def simulate(
     scenario = variant.scenario
     fleet = Fleet(
         config=variant.engine,
-        replicas=scenario.replicas,
-        router=scenario.routing.build(stream(scenario.seed, "routing")),
+        replicas=variant.num_engines,
+        router=to_ranks(
+            scenario.routing.build(stream(scenario.seed, "routing")),
+            scenario.engine.data_parallel_size,
+        ),
         build_allocator=variant.build_allocator,
         cost=variant.cost,
         copy_ns_per_token=_copy_ns_per_token(variant),

@@ -234,6 +234,7 @@ def test_sequence_state_takes_blocks_too() -> None:
         ("deepseek-ai/DeepSeek-V3", "h200_sxm"),
         ("Qwen/Qwen3-32B", "a40"),
         ("openai/gpt-oss-120b", "h100_sxm"),
+        ("meta-llama/Meta-Llama-3.1-405B", "h100_sxm"),
     ],
 )
 def test_what_would_fit_does_fit_and_not_a_block_more(name: str, gpu: str) -> None:
@@ -253,12 +254,20 @@ def test_what_would_fit_does_fit_and_not_a_block_more(name: str, gpu: str) -> No
                 memory_budget(changed, card, longer)
 
 
+def test_what_no_node_holds_is_put_on_several() -> None:
+    model = load_model("meta-llama/Meta-Llama-3.1-405B")
+    options = what_would_fit(model, H100, resolve_flags(model, H100, max_model_len=8192))
+    assert options[-1] == "tensor_parallel_size 8, pipeline_parallel_size 2"
+    assert not any("size 16" in option for option in options)
+
+
 def apply(model: ModelSpec, flags: MemoryFlags, option: str) -> tuple[ModelSpec, MemoryFlags]:
     from kvsim.model import fp8_weights
 
     for name in (
         "max_model_len",
         "tensor_parallel_size",
+        "pipeline_parallel_size",
         "max_num_batched_tokens",
         "max_num_seqs",
         "num_gpu_blocks_override",

@@ -197,3 +197,54 @@ def test_compaction_takes_a_read_and_a_write_of_what_it_moves(tmp_path):
         tokens = events["tokens"][copies]
         expected_ns = tokens * 131_072 / bytes_per_s * 1e9  # 32 layers, 8 heads of 128, bf16
         assert np.abs(events["gap_ns"][copies] - expected_ns).max() <= 0.5 + 1e-6
+
+
+LAYOUTS = """
+model: {model}
+gpu: h100_sxm
+engine: {{max_model_len: 2048}}
+workload:
+  arrivals: {{kind: poisson, rate_per_s: 40.0}}
+  lengths: {{kind: uniform, prompt_min_tokens: 50, prompt_max_tokens: 600,
+            output_min_tokens: 5, output_max_tokens: 60}}
+  num_requests: 120
+variants:
+  ranks: {{engine: {{data_parallel_size: 4}}}}
+  servers: {{replicas: 4, routing: least_requests}}
+  stages: {{engine: {{pipeline_parallel_size: 4}}}}
+  experts: {{engine: {{data_parallel_size: 4, enable_expert_parallel: true}}}}
+"""
+
+
+def layouts(tmp_path, model, names):
+    path = tmp_path / "layouts.yaml"
+    path.write_text(LAYOUTS.format(model=model))
+    file = load_scenario(path)
+    variants = resolve_all(replace(file, variants={n: file.variants[n] for n in ["base", *names]}))
+    requests = draw_requests(file, variants)
+    return {name: tables_of(variant, requests) for name, variant in variants.items()}
+
+
+def tables_of(variant, requests):
+    chunks = {table: [] for table in TABLES}
+    simulate(variant, requests, lambda table, rows: chunks[table].append(rows.copy()))
+    return {
+        table: dict(zip((c.name for c in columns), np.concatenate(chunks[table]).T, strict=True))
+        for table, columns in TABLES.items()
+        if chunks[table]
+    }
+
+
+def test_ranks_of_a_dense_model_are_servers_behind_least_requests(tmp_path):
+    runs = layouts(tmp_path, "meta-llama/Llama-3.1-8B-Instruct", ["ranks", "servers"])
+    for table, columns in runs["servers"].items():
+        for name, column in columns.items():
+            np.testing.assert_array_equal(runs["ranks"][table][name], column, f"{table}.{name}")
+
+
+def test_layouts_of_experts_serve_all_requests(tmp_path):
+    runs = layouts(tmp_path, "Qwen/Qwen3-30B-A3B", ["ranks", "stages", "experts"])
+    for name, tables in runs.items():
+        assert (tables["requests"]["outcome"] == FINISHED).all(), name
+    assert set(runs["experts"]["requests"]["replica"].tolist()) == {0, 1, 2, 3}
+    assert set(runs["stages"]["requests"]["replica"].tolist()) == {0}

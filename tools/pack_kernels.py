@@ -8,24 +8,29 @@ SOURCE_DIR holds the tidy Parquet tables and the `fit_*.csv` constants. What is 
 - fp8_block GEMM (timed eagerly: a floor of 70 to 385 µs that no engine sees);
 - decode attention (the rows whose KV fits in L2 are warm, as no engine is: its fitted cold form
   is used), prefill attention of several sequences or on a prefix (the form covers both);
-- expert parallelism, and routing other than the power law with exponent 1.2.
+- routing of experts by the power law with exponent 1.01 (within 10 % of 1.2 up to 1,024 tokens);
+- three in four of the sizes of point-to-point copies, which are measured densely.
 """
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
-from kvsim.cost.moe import MoeShape
+from kvsim.cost.moe import MoeShape, Routing
 
 GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")
 MOE_DTYPES = ("bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4")
 MOE_SHAPE = list(MoeShape._fields)  # columns of the source
 # The A100's vLLM tables are sparse (GEMM) or have a floor of 95 µs (MoE); sglang's are dense.
 DENSE_FRAMEWORK = {"a100_sxm": "sglang"}
-ROUTING = "power_law_1.2"
+NCCL_OPS = ("all_gather", "all_to_all", "reduce_scatter")
+# SMs that the kernels use: DeepEP's default; the other mode has no such choice.
+DEEPEP_SMS = {"normal": 20, "low_latency": -1}
+# Topologies of the source that are whole: those of 8 GPUs with all-to-all NVLink.
+SEND_RECV = {"dgx": "node", "dgx_internode": "network"}
 
 Arrays = dict[str, Any]  # numpy arrays by name
 
@@ -70,17 +75,24 @@ def prefill_arrays(rows: pd.DataFrame) -> Arrays:
 
 
 def moe_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
-    """Return latencies [(hidden, inter, topk, experts, tp), tokens] for each dtype."""
+    """Return latencies [(hidden, inter, topk, experts, tp, ep), tokens] by dtype and routing."""
     chosen = rows[rows.framework == DENSE_FRAMEWORK.get(gpu, "vllm")]
-    chosen = chosen[(chosen.ep == 1) & (chosen.distribution == ROUTING)]
     arrays: Arrays = {}
     for dtype in MOE_DTYPES:
         part = chosen[chosen.dtype == dtype]
         if part.empty:
             continue
         name = f"moe/{dtype}"
-        parts = spread(part, MOE_SHAPE, "tokens")
-        arrays |= dict(zip((f"{name}/shapes", f"{name}/tokens", f"{name}/us"), parts, strict=True))
+        shapes = part[MOE_SHAPE].drop_duplicates().sort_values(MOE_SHAPE)
+        tokens = np.sort(part.tokens.unique())
+        arrays |= {f"{name}/shapes": shapes.to_numpy(np.int32)}
+        arrays |= {f"{name}/tokens": tokens.astype(np.int32)}
+        for routing in get_args(Routing):
+            rows_of = part[part.distribution == routing]
+            table = rows_of.pivot_table(index=MOE_SHAPE, columns="tokens", values="latency_us")
+            full = table.reindex(index=pd.MultiIndex.from_frame(shapes), columns=tokens)
+            if not table.empty:
+                arrays[f"{name}/{routing}/us"] = full.to_numpy(np.float32)
     return arrays
 
 
@@ -91,10 +103,50 @@ def all_reduce_arrays(rows: pd.DataFrame) -> Arrays:
     for world, part in chosen.groupby("world_size"):
         has_vllm = (part.framework == "vllm").any()
         one = part[part.framework == ("vllm" if has_vllm else "sglang")]
-        curve = one.groupby("bytes").latency_us.median()
-        arrays[f"all_reduce/{world}/bytes"] = curve.index.to_numpy(np.int64)
-        arrays[f"all_reduce/{world}/us"] = curve.to_numpy(np.float32)
+        arrays |= by_bytes(f"all_reduce/{world}", one)
     return arrays
+
+
+def nccl_arrays(rows: pd.DataFrame) -> Arrays:
+    """Return latencies by bytes of NCCL's other collectives, for each number of GPUs."""
+    chosen = rows[rows.op.isin(NCCL_OPS) & (rows.impl == "nccl") & (rows.dtype == "half")]
+    arrays: Arrays = {}
+    for (op, world), part in chosen.groupby(["op", "world_size"], observed=True):
+        arrays |= by_bytes(f"{op}/{world}", part)
+    return arrays
+
+
+def send_recv_arrays(rows: pd.DataFrame) -> Arrays:
+    """Return latencies by bytes of a copy from one GPU to another, in a node and between two."""
+    arrays: Arrays = {}
+    for topology, place in SEND_RECV.items():
+        part = rows[(rows.op == "send_recv") & (rows.topology == topology)]
+        if not part.empty:
+            arrays |= by_bytes(f"send_recv/{place}", part, keep_every=4)
+    return arrays
+
+
+def deepep_arrays(rows: pd.DataFrame, gpus: int) -> Arrays:
+    """Return latencies [(hidden, topk, experts), tokens of a GPU] of dispatch and combine."""
+    arrays: Arrays = {}
+    for mode, sms in DEEPEP_SMS.items():
+        part = rows[(rows["mode"] == mode) & (rows.sms == sms)]
+        if not part.empty:
+            summed = part.assign(latency_us=part.dispatch_us + part.combine_us)
+            table = spread(summed, ["hidden", "topk", "experts"], "tokens")
+            names = (f"deepep/{gpus}/{mode}/{axis}" for axis in ("shapes", "tokens", "us"))
+            arrays |= dict(zip(names, table, strict=True))
+    return arrays
+
+
+def by_bytes(name: str, rows: pd.DataFrame, keep_every: int = 1) -> Arrays:
+    """Return the sizes, the last one in any case, and their median latencies in µs."""
+    curve = rows.groupby("bytes").latency_us.median()
+    curve = curve.iloc[(len(curve) - 1) % keep_every :: keep_every]
+    return {
+        f"{name}/bytes": curve.index.to_numpy(np.int64),
+        f"{name}/us": curve.to_numpy(np.float32),
+    }
 
 
 def quantize_arrays(rows: pd.DataFrame) -> Arrays:
@@ -113,11 +165,15 @@ def fit_tables(source: Path) -> dict[str, pd.DataFrame]:
         for name in ("gemm", "attention_decode", "attention_prefill")
     }
     comm = pd.read_csv(source / "fit_comm.csv")
-    comm = comm[(comm.op == "all_reduce") & (comm.launch == "graph")]
-    wanted = comm.impl.str.startswith("vllm") | (
-        (comm.gpu == "l40s") & comm.impl.str.startswith("sglang")
+    columns = ["gpu", "world_size", "alpha_us", "bus_eff"]
+    graph = comm[(comm.op == "all_reduce") & (comm.launch == "graph")]
+    wanted = graph.impl.str.startswith("vllm") | (
+        (graph.gpu == "l40s") & graph.impl.str.startswith("sglang")
     )
-    tables["all_reduce"] = comm[wanted][["gpu", "world_size", "alpha_us", "bus_eff"]]
+    tables["all_reduce"] = graph[wanted][columns]
+    for op in NCCL_OPS:
+        nccl = comm[(comm.op == op) & (comm.impl == "nccl") & (comm.dtype == "half")]
+        tables[op] = nccl[columns]
     arch = pd.read_csv(source / "gpus.csv").set_index("gpu").sm_arch
     for name, table in tables.items():
         dropped = [c for c in table if str(c).startswith("holdout") or c == "valid"]
@@ -129,12 +185,16 @@ def fit_tables(source: Path) -> dict[str, pd.DataFrame]:
 def main(source: Path, target: Path) -> None:
     """Write all files of the package's kernel data, and report their sizes."""
     target.mkdir(parents=True, exist_ok=True)
-    names = ("gemm", "attention_prefill", "moe", "comm", "quantize")
+    names = ("gemm", "attention_prefill", "moe", "comm", "comm_deepep", "quantize")
+    node_gpus = pd.read_csv(source / "gpus.csv").set_index("gpu").gpus_per_node
     tables = {name: pd.read_parquet(source / f"{name}.parquet") for name in names}
     for gpu in sorted({gpu for table in tables.values() for gpu in table.gpu.unique()}):
         own = {name: table[table.gpu == gpu] for name, table in tables.items()}
         arrays = gemm_arrays(own["gemm"], gpu) | prefill_arrays(own["attention_prefill"])
         arrays |= moe_arrays(own["moe"], gpu) | all_reduce_arrays(own["comm"])
+        arrays |= nccl_arrays(own["comm"]) | send_recv_arrays(own["comm"])
+        if not own["comm_deepep"].empty:
+            arrays |= deepep_arrays(own["comm_deepep"], int(node_gpus[gpu]))
         arrays |= quantize_arrays(own["quantize"])
         if arrays:
             path = target / f"{gpu}.npz"

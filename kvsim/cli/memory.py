@@ -11,7 +11,16 @@ if TYPE_CHECKING:
 def memory(
     model: Annotated[str, typer.Option(help="Name in the catalog, or path of a config.json.")],
     gpu: Annotated[str, typer.Option(help="Name in the catalog, such as h100_sxm.")],
-    tensor_parallel_size: Annotated[int | None, typer.Option(help="GPUs of one replica.")] = None,
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option(help="GPUs that share each layer.")
+    ] = None,
+    pipeline_parallel_size: Annotated[
+        int | None, typer.Option(help="Stages that the layers are divided into.")
+    ] = None,
+    data_parallel_size: Annotated[
+        int | None, typer.Option(help="Engines of one replica; they share the experts.")
+    ] = None,
+    enable_expert_parallel: Annotated[bool, typer.Option(help="Whole experts on a GPU.")] = False,
     gpu_memory_utilization: Annotated[
         float | None, typer.Option(help="Part of the GPU's memory that the engine takes.")
     ] = None,
@@ -41,11 +50,11 @@ def memory(
     from kvsim.gpu import load_gpu
     from kvsim.memory import (
         at_auto_dtype,
-        kv_layout,
         memory_budget,
         parse_startup_line,
         refuse_several_kv_sizes,
         resolve_flags,
+        split_memory,
     )
     from kvsim.model import load_model
 
@@ -56,6 +65,9 @@ def memory(
         spec,
         card,
         tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
+        data_parallel_size=data_parallel_size,
+        enable_expert_parallel=enable_expert_parallel,
         gpu_memory_utilization=gpu_memory_utilization,
         max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -70,7 +82,7 @@ def memory(
     if kv_startup_line is not None:
         from dataclasses import replace
 
-        blocks = parse_startup_line(kv_startup_line, kv_layout(spec, flags))
+        blocks = parse_startup_line(kv_startup_line, split_memory(spec, card, flags).kv_layout)
         flags = replace(flags, num_gpu_blocks_override=blocks)
     budget = memory_budget(spec, card, flags)
     if json:
@@ -109,7 +121,8 @@ def _as_text(model: str, gpu: str, budget: "MemoryBudget") -> str:
     from kvsim.memory import startup_lines
 
     flags = budget.flags
-    gpus = f"{flags.tensor_parallel_size} x {gpu}" if flags.tensor_parallel_size > 1 else gpu
+    num_gpus = flags.parallel.num_gpus
+    gpus = f"{num_gpus} x {gpu}" if num_gpus > 1 else gpu
     lines = [f"{model} on {gpus}: memory of one GPU", ""]
     lines += [f"  {label:<34}{size:>12}  {note}".rstrip() for label, size, note in _rows(budget)]
     lines += ["", f"  {'tokens per request':<34}{'concurrency':>12}"]

@@ -22,6 +22,7 @@ class WeightFormat:
         weight_only: Stored small but multiplied in 16 bit: no table fits, only the physical form.
         static_scale: The activation's fp8 scale is known beforehand and costs no pass.
         note: What the user should know about the price, empty if nothing.
+        moe_note: The same, of routed experts.
     """
 
     kernel: Literal["bfloat16", "fp8", "nvfp4"]
@@ -31,6 +32,7 @@ class WeightFormat:
     weight_only: bool = False
     static_scale: bool = False
     note: str = ""
+    moe_note: str = ""
 
 
 def weight_format(model: ModelSpec, gpu: GpuSpec, module: str) -> WeightFormat:
@@ -64,5 +66,13 @@ def _fp8(quantization: Quantization, gpu: GpuSpec, size: float, flop_per_s: floa
     blocks = quantization.weight_dtype == "fp8_block"
     note = "fp8 with block scales, priced as with scales per token" if blocks else ""
     moe_table = "fp8_block" if blocks or gpu.sm_arch == HOPPER else "fp8"
-    static = quantization.static_activations
-    return WeightFormat("fp8", size, flop_per_s, moe_table, static_scale=static, note=note)
+    plain = moe_table == "fp8_block" and not blocks
+    return WeightFormat(
+        "fp8",
+        size,
+        flop_per_s,
+        moe_table,
+        static_scale=quantization.static_activations,
+        note=note,
+        moe_note="fp8 with plain scales, priced as with block scales" if plain else "",
+    )

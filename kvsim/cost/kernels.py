@@ -6,18 +6,29 @@ import numpy as np
 
 from kvsim.cost import Part
 from kvsim.cost.attention import price_decode, price_prefill
-from kvsim.cost.collectives import all_reduce_curve, gather_curve
+from kvsim.cost.collectives import collective_curve, gather_curve, hop_curve
 from kvsim.cost.formats import SIXTEEN_BIT_BYTES, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
-from kvsim.cost.layers import heads_on_gpu, layer_curves
-from kvsim.cost.moe import activated_experts
+from kvsim.cost.layers import (
+    ALL_REDUCES_PER_LAYER,
+    All2AllBackend,
+    ExpertTraffic,
+    heads_on_gpu,
+    layer_curves,
+)
+from kvsim.cost.moe import Routing, activated_experts
 from kvsim.cost.overheads import OverheadPolicy
+from kvsim.cost.pipeline import Kernels, PipelineCost
 from kvsim.cost.small_ops import SMALL_OPS, embedding_ns, norm_ns, sampler_ns
 from kvsim.cost.step import AttentionLayers, KernelCost, Work
 from kvsim.cost.tables import Curve, Floats, Ints
 from kvsim.gpu import GpuSpec
-from kvsim.model import LayerGroup, ModelSpec
+from kvsim.model import LayerGroup, ModelSpec, Parallelism
 from kvsim.units import NS_PER_S
+
+NODE_GPUS = 8
+TENSORS_BETWEEN_STAGES = 2  # hidden states and residuals
+TOKEN_ID_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +40,61 @@ class Deployment:
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+    all2all_backend: All2AllBackend = "allgather_reducescatter"
+    expert_routing: Routing = "power_law_1.2"
+
+    @property
+    def parallel(self) -> Parallelism:
+        """How the GPUs share the model."""
+        return Parallelism(
+            self.tensor_parallel_size,
+            self.pipeline_parallel_size,
+            self.data_parallel_size,
+            self.enable_expert_parallel,
+        )
 
 
 def build_cost(
     model: ModelSpec, gpu: GpuSpec, deployment: Deployment, overhead: OverheadPolicy
-) -> KernelCost:
-    """Tabulate what the iterations of a deployment cost.
+) -> KernelCost | PipelineCost:
+    """Tabulate what the iterations of a deployment cost: those of one data-parallel rank.
 
     Raises:
         InputError: The model can't be divided among so many GPUs, or has a part that is not priced.
     """
-    gpus = deployment.tensor_parallel_size
+    stages = deployment.parallel.pipeline_parallel_size
+    kernels = _kernels(model, gpu, deployment, overhead)
+    if stages == 1:
+        return kernels.cost()
+    return PipelineCost(kernels, stages, -(-model.num_layers // stages) / model.num_layers)
+
+
+def _kernels(
+    model: ModelSpec, gpu: GpuSpec, deployment: Deployment, overhead: OverheadPolicy
+) -> Kernels:
+    parallel = deployment.parallel
+    gpus, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     model.check_tensor_parallel(gpus)
     tokens = np.arange(deployment.max_num_batched_tokens + 1)
     seqs = np.arange(deployment.max_num_seqs + 1)
-    token_curves = [
-        curve for group in model.layers for curve in layer_curves(model, gpu, group, gpus, tokens)
+    traffic = ExpertTraffic(deployment.expert_routing, deployment.all2all_backend)
+    curves = [
+        curve
+        for group in model.layers
+        for curve in layer_curves(model, gpu, group, parallel, tokens, traffic)
     ]
-    token_curves += _edge_curves(model, gpu, tokens.astype(np.float64))
-    all_reduces = 2 * model.num_layers + 1 if gpus > 1 else 0
-    if gpus > 1:
-        size_bytes = tokens.astype(np.float64) * (model.hidden_size * SIXTEEN_BIT_BYTES)
-        token_curves.append(all_reduce_curve(gpu, gpus, size_bytes, all_reduces))
-    seq_curves = _logits_curves(model, gpu, gpus, seqs)
-    seq_curves.append(_host_curve(overhead, seqs, all_reduces, gpus))
-    attention = [_attention(gpu, group, deployment, model, tokens) for group in model.layers]
-    return KernelCost(token_curves, seq_curves, attention, _work(model, gpu, gpus, tokens))
+    all_reduces = ALL_REDUCES_PER_LAYER * model.num_layers + 1 if gpus > 1 else 0
+    return Kernels(
+        tokens=[*curves, *_edge_curves(model, gpu, gpus, tokens.astype(np.float64))],
+        hops=_hop_curves(model, gpu, parallel, tokens.astype(np.float64)),
+        last=_logits_curves(model, gpu, gpus, seqs),
+        host=_host_curve(overhead, seqs, -(-all_reduces // stages), gpus),
+        attention=[_attention(gpu, group, deployment, model, tokens) for group in model.layers],
+        work=_work(model, gpu, parallel, tokens),
+    )
 
 
 def _attention(
@@ -70,11 +110,40 @@ def _attention(
     )
 
 
-def _edge_curves(model: ModelSpec, gpu: GpuSpec, tokens: Floats) -> list[Curve]:
-    """Return the look-up of embeddings and the last norm."""
+def _edge_curves(model: ModelSpec, gpu: GpuSpec, gpus: int, tokens: Floats) -> list[Curve]:
+    """Return the look-up of embeddings, their all-reduce, and the last norm."""
     width = model.hidden_size
     ns = embedding_ns(gpu, tokens, width) + norm_ns(gpu, tokens, width)
-    return [Curve(SMALL_OPS, np.where(tokens > 0, ns, 0.0))]
+    curves = [Curve(SMALL_OPS, np.where(tokens > 0, ns, 0.0))]
+    if gpus > 1:
+        size_bytes = tokens * (width * SIXTEEN_BIT_BYTES)
+        curves.append(collective_curve("all_reduce", gpu, gpus, size_bytes))
+    return curves
+
+
+def _hop_curves(
+    model: ModelSpec, gpu: GpuSpec, parallel: Parallelism, tokens: Floats
+) -> list[Curve]:
+    """Return the copies between pipeline stages, and of the sampled tokens back to the first one.
+
+    A stage sends hidden states and residuals. Under tensor parallelism each GPU sends its share to
+    its counterpart, and the next stage gathers them (vLLM's `send_tensor_dict`). Stages fill one
+    node after the other.
+    """
+    gpus, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+    if stages == 1:
+        return []
+    hidden_bytes = tokens * (TENSORS_BETWEEN_STAGES * model.hidden_size * SIXTEEN_BIT_BYTES)
+    stages_in_node = max(1, NODE_GPUS // gpus)
+    curves = []
+    for stage in range(1, stages + 1):
+        is_back = stage == stages
+        size_bytes = tokens * TOKEN_ID_BYTES if is_back else hidden_bytes / gpus
+        leaves_node = stages > stages_in_node if is_back else stage % stages_in_node == 0
+        curves.append(hop_curve(gpu, size_bytes, leaves_node))
+        if gpus > 1 and not is_back:
+            curves.append(collective_curve("all_gather", gpu, gpus, hidden_bytes))
+    return curves
 
 
 def _logits_curves(model: ModelSpec, gpu: GpuSpec, gpus: int, seqs: Ints) -> list[Curve]:
@@ -96,15 +165,20 @@ def _host_curve(overhead: OverheadPolicy, seqs: Ints, all_reduces: int, gpus: in
     return Curve(part, np.array(host_s) * NS_PER_S)
 
 
-def _work(model: ModelSpec, gpu: GpuSpec, gpus: int, tokens: Ints) -> Work:
-    """Return FLOPs and weight bytes of one GPU; an expert is read if a token is routed to it."""
+def _work(model: ModelSpec, gpu: GpuSpec, parallel: Parallelism, tokens: Ints) -> Work:
+    """Return FLOPs and weight bytes of one GPU; an expert is read if a token is routed to it.
+
+    Where data-parallel ranks share the experts, a GPU has that part of the FLOPs of all ranks, so
+    as many as if it had all of its own.
+    """
+    gpus = parallel.tensor_parallel_size
     logits = model.hidden_size * model.vocab_size / gpus
     flop_per_token = 2.0 * sum(
         layers * weight.active_parameters * weight.share(gpus)
         for layers, weight in model.weights()
         if weight.part not in {"embedding", "lm_head", "vision"}
     )
-    by_part = dict(model.weight_bytes(gpus))
+    by_part = dict(model.bytes_by_part(parallel.share))
     expert_bytes = by_part.pop("experts", 0)
     always = sum(by_part.get(part, 0) for part in by_part if part not in {"embedding", "vision"})
     if model.tied_embeddings:
@@ -112,7 +186,8 @@ def _work(model: ModelSpec, gpu: GpuSpec, gpus: int, tokens: Ints) -> Work:
     weight_bytes = np.where(tokens > 0, float(always), 0.0)
     experts = next((group.mlp for group in model.layers if group.mlp.kind == "moe"), None)
     if experts:
-        read = activated_experts(tokens, experts.experts, experts.topk) / experts.experts
+        seen = tokens * parallel.data_parallel_size
+        read = activated_experts(seen, experts.experts, experts.topk) / experts.experts
         weight_bytes = weight_bytes + expert_bytes * read
     widest = "mlp.experts.0.up_proj" if experts else "mlp.up_proj"
     peak = weight_format(model, gpu, widest).flop_per_s

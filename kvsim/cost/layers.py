@@ -1,19 +1,30 @@
 """The kernels of a model's layers on one GPU: matrix shapes under tensor parallelism, prices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
+from kvsim.cost import Part
 from kvsim.cost.attention import Heads
-from kvsim.cost.formats import WeightFormat, sixteen_bit, weight_format
+from kvsim.cost.collectives import DeepEpMode, collective_curve, deepep_curve
+from kvsim.cost.formats import SIXTEEN_BIT_BYTES, WeightFormat, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
-from kvsim.cost.moe import MoeShape, moe_curves
+from kvsim.cost.moe import MoeShape, Routing, moe_curves
 from kvsim.cost.small_ops import SMALL_OPS, activation_ns, norm_ns, rope_ns
 from kvsim.cost.tables import Curve, Floats, Ints
 from kvsim.errors import InputError
 from kvsim.gpu import GpuSpec
-from kvsim.model import Attention, LayerGroup, Mlp, ModelSpec, Weight, element_bytes
+from kvsim.model import (
+    Attention,
+    LayerGroup,
+    Mlp,
+    ModelSpec,
+    Parallelism,
+    Weight,
+    element_bytes,
+)
 
 # Matrices that vLLM multiplies in one product, and those whose input is what TP divides.
 FUSED = (
@@ -22,6 +33,22 @@ FUSED = (
     {"q_a_proj", "kv_a_proj_with_mqa"},
 )
 ROW_PARALLEL = {"o_proj", "down_proj"}
+All2AllBackend = Literal["allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency"]
+ALL_REDUCES_PER_LAYER = 2  # behind attention and behind the MLP or the experts
+
+
+DEEPEP_MODES: Mapping[str, DeepEpMode] = {
+    "deepep_high_throughput": "normal",
+    "deepep_low_latency": "low_latency",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTraffic:
+    """Which experts tokens choose, and how they get there from another rank."""
+
+    routing: Routing = "power_law_1.2"
+    all2all_backend: All2AllBackend = "allgather_reducescatter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +82,19 @@ def products(weights: Sequence[Weight], tensor_parallel_size: int) -> list[Produ
 
 
 def layer_curves(
-    model: ModelSpec, gpu: GpuSpec, group: LayerGroup, tensor_parallel_size: int, tokens: Ints
+    model: ModelSpec,
+    gpu: GpuSpec,
+    group: LayerGroup,
+    parallel: Parallelism,
+    tokens: Ints,
+    traffic: ExpertTraffic = ExpertTraffic(),
 ) -> Iterator[Curve]:
-    """Yield what the layers of a group cost by tokens: products, experts and small kernels."""
+    """Yield what the layers of a group cost by tokens of one data-parallel rank.
+
+    They are products, experts, small kernels, and what is sent between the GPUs.
+    """
     hidden, attention, mlp = model.hidden_size, group.attention, group.mlp
+    tensor_parallel_size = parallel.tensor_parallel_size
     weights = [*attention.weights(hidden), *mlp.weights(hidden)]
     for product in products(weights, tensor_parallel_size):
         weight = sixteen_bit(gpu)
@@ -68,10 +104,14 @@ def layer_curves(
             yield Curve(curve.part, curve.ns * group.count)
     if mlp.kind == "moe":
         expert = weight_format(model, gpu, "mlp.experts.0.up_proj")
-        for curve in _expert_curves(gpu, expert, hidden, mlp, tensor_parallel_size, tokens):
+        for curve in _expert_curves(gpu, expert, hidden, mlp, parallel, tokens, traffic):
             yield Curve(curve.part, curve.ns * group.count)
     small_ns = _small_ops_ns(model, gpu, group, tensor_parallel_size, tokens.astype(np.float64))
     yield Curve(SMALL_OPS, np.where(tokens > 0, small_ns * group.count, 0.0))
+    if tensor_parallel_size > 1:
+        size_bytes = tokens.astype(np.float64) * (hidden * SIXTEEN_BIT_BYTES)
+        times = ALL_REDUCES_PER_LAYER * group.count
+        yield collective_curve("all_reduce", gpu, tensor_parallel_size, size_bytes, times)
 
 
 def heads_on_gpu(attention: Attention, tensor_parallel_size: int, kv_cache_dtype: str) -> Heads:
@@ -109,11 +149,47 @@ def _expert_curves(
     weight: WeightFormat,
     hidden: int,
     mlp: Mlp,
-    tensor_parallel_size: int,
+    parallel: Parallelism,
     tokens: Ints,
-) -> list[Curve]:
-    shape = MoeShape(hidden, mlp.intermediate_size, mlp.topk, mlp.experts, tp=tensor_parallel_size)
-    return moe_curves(gpu, weight, tokens, shape, matrices=3 if mlp.gated else 2)
+    traffic: ExpertTraffic,
+) -> Iterator[Curve]:
+    """Yield one layer's experts, which see the tokens of all data-parallel ranks.
+
+    The ranks go from layer to layer together, and are taken to have as many tokens each.
+    """
+    ranks = parallel.data_parallel_size
+    cut, dealt = parallel.expert_tensor_size, parallel.expert_parallel_size
+    shape = MoeShape(hidden, mlp.intermediate_size, mlp.topk, mlp.experts, tp=cut, ep=dealt)
+    matrices = 3 if mlp.gated else 2
+    for curve in moe_curves(gpu, weight, tokens * ranks, shape, matrices, traffic.routing):
+        yield curve if ranks == 1 else Curve(_of_equal_ranks(curve.part), curve.ns)
+    if ranks > 1:
+        yield from _exchange_curves(gpu, shape, parallel, tokens.astype(np.float64), traffic)
+
+
+def _exchange_curves(
+    gpu: GpuSpec, shape: MoeShape, parallel: Parallelism, tokens: Floats, traffic: ExpertTraffic
+) -> Iterator[Curve]:
+    """Yield how tokens get to the experts of all ranks and back.
+
+    vLLM's default backend gives the tokens of all ranks to each, and sums up what the experts made
+    of them. DeepEP sends a token to its experts alone; each GPU of a rank has its share of them.
+    """
+    mode = DEEPEP_MODES.get(traffic.all2all_backend)
+    if mode and parallel.enable_expert_parallel:
+        own = np.ceil(tokens / parallel.tensor_parallel_size)
+        sizes = shape.hidden, shape.topk, shape.experts
+        yield deepep_curve(gpu, parallel.expert_gpus, mode, own, sizes)
+        return
+    ranks = parallel.data_parallel_size
+    size_bytes = tokens * (ranks * shape.hidden * SIXTEEN_BIT_BYTES)
+    yield collective_curve("all_gather", gpu, ranks, size_bytes)
+    yield collective_curve("reduce_scatter", gpu, ranks, size_bytes)
+
+
+def _of_equal_ranks(part: Part) -> Part:
+    note = "data-parallel ranks with as many tokens each"
+    return replace(part, note=f"{part.note}; {note}" if part.note else note)
 
 
 def _small_ops_ns(

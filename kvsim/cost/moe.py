@@ -1,10 +1,10 @@
 """Mixture of experts: routed experts of one layer by the number of tokens."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from kvsim.cost import Part
+from kvsim.cost import Basis, Part
 from kvsim.cost.formats import WeightFormat
 from kvsim.cost.tables import (
     Curve,
@@ -12,14 +12,20 @@ from kvsim.cost.tables import (
     Ints,
     load_arrays,
     log_interpolate,
+    nearest,
     split_by_bound,
-    two_nearest,
 )
 from kvsim.gpu import GpuSpec
 from kvsim.units import NS_PER_S, NS_PER_US
 
+# Expert popularity falls as a power of its rank with this exponent; 1.2 is what the authors of the
+# tables take for real models, of which no routing is published.
+Routing = Literal["power_law_1.2", "balanced"]
+
 FIXED_NS = 10.0 * NS_PER_US  # routing and the launches of the grouped kernels
 BYTES_EFFICIENCY = 0.83  # 1.48 of 1.79 TB/s, RTX PRO 6000, activated experts varied alone
+NEIGHBOURS = 4  # measured shapes that an unmeasured one is scaled from
+LEAST_BUSY = 0.3  # of a measured time: not all of it is fixed, however short
 COMPUTE_EFFICIENCY = 0.46  # bf16 above 512 tokens runs at 2.1 to 2.5 times its roofline (Hopper)
 
 
@@ -28,10 +34,11 @@ class MoeShape(NamedTuple):
 
     Attributes:
         hidden: Hidden size.
-        inter: Intermediate size of an expert before tensor parallelism.
+        inter: Intermediate size of an expert before it is cut.
         topk: Experts that a token is routed to.
         experts: Routed experts of the layer.
-        tp: Tensor parallel size.
+        tp: Pieces that each expert is cut into.
+        ep: GPUs among which whole experts are dealt out.
     """
 
     hidden: int
@@ -39,62 +46,103 @@ class MoeShape(NamedTuple):
     topk: int
     experts: int
     tp: int
+    ep: int = 1
+
+    @property
+    def load(self) -> float:
+        """Share of the tokens that an expert gets if routing is uniform."""
+        return self.topk / self.experts
 
 
-def activated_experts(tokens: Ints, experts: int, topk: int) -> Floats:
+def activated_experts(tokens: Ints | Floats, experts: int, topk: int) -> Floats:
     """Return how many experts a step touches if routing is uniform: E·(1 - (1 - k/E)^T)."""
     return np.asarray(experts * (1.0 - (1.0 - topk / experts) ** tokens), np.float64)
 
 
 def moe_curves(
-    gpu: GpuSpec, weights: WeightFormat, tokens: Ints, shape: MoeShape, matrices: int
+    gpu: GpuSpec,
+    weights: WeightFormat,
+    tokens: Ints,
+    shape: MoeShape,
+    matrices: int,
+    routing: Routing = "power_law_1.2",
 ) -> list[Curve]:
     """Price the routed experts of one layer, top-k included, for every number of tokens.
 
     Args:
         gpu: The GPU.
         weights: Format of the experts' weights.
-        tokens: 0, 1, 2, ...; no tokens cost nothing.
+        tokens: Tokens of all GPUs that share the experts; no tokens cost nothing.
         shape: Sizes of the layer.
         matrices: Matrices of an expert, 3 if it is gated.
+        routing: How unequally tokens choose experts; the GPU with the most of them is priced.
     """
-    rows = np.maximum(tokens, 1)
+    rows = np.maximum(tokens, 1).astype(np.float64)
     compute_ns, bytes_ns = _roofline_ns(gpu, weights, rows, shape, matrices)
-    if f"moe/{weights.moe_table}/us" in load_arrays(gpu):
-        ns, part = _from_table(gpu, weights, rows, shape, matrices)
+    if f"moe/{weights.moe_table}/{routing}/us" in load_arrays(gpu):
+        ns, part = _from_table(gpu, weights, rows, shape, matrices, routing)
     else:
         ns = FIXED_NS + np.maximum(compute_ns / COMPUTE_EFFICIENCY, bytes_ns / BYTES_EFFICIENCY)
-        part = Part("experts", "hbm", "physical", "weights of the activated experts")
+        part = _part("physical", weights, "weights of the activated experts, uniform routing")
     return split_by_bound("experts", np.where(tokens > 0, ns, 0.0), compute_ns > bytes_ns, part)
 
 
 def _from_table(
-    gpu: GpuSpec, weights: WeightFormat, rows: Ints, shape: MoeShape, matrices: int
+    gpu: GpuSpec,
+    weights: WeightFormat,
+    rows: Floats,
+    shape: MoeShape,
+    matrices: int,
+    routing: Routing,
 ) -> tuple[Floats, Part]:
-    """Interpolate over tokens at the exact shape, else scale by the two nearest shapes."""
-    arrays, table = load_arrays(gpu), weights.moe_table
-    shapes = arrays[f"moe/{table}/shapes"].astype(np.int64)
-    nearest = two_nearest(shapes.astype(np.float64), np.array(shape, np.float64))
+    """Interpolate over tokens at the exact shape, else scale by the nearest shapes.
+
+    Near are shapes of which a GPU has alike: width and number of its experts, their share of the
+    tokens. They are compared where an expert has as many tokens, by their time over the roofline,
+    a fixed cost aside; `tools/check_experts.py` withholds whole models to tell the error.
+    """
+    arrays, table = load_arrays(gpu), f"moe/{weights.moe_table}"
+    shapes = [MoeShape(*row) for row in arrays[f"{table}/shapes"].tolist()]
+    measured, grid = arrays[f"{table}/{routing}/us"].astype(np.float64), arrays[f"{table}/tokens"]
+    known = [index for index in range(len(shapes)) if np.isfinite(measured[index]).any()]
+    points = np.array([_on_gpu(shapes[index]) for index in known])
+    found = nearest(points, np.array(_on_gpu(shape)), NEIGHBOURS)
+    if len(found) == 1 and shapes[known[found[0][0]]].load == shape.load:
+        ns = log_interpolate(rows, grid, measured[known[found[0][0]]]) * NS_PER_US
+        return ns, _part("measured", weights, f"routing: {routing}")
+    log_ratio = np.zeros(len(rows))
+    for index, weight in found:
+        near = shapes[known[index]]
+        alike = np.maximum(rows * (shape.load / near.load), 1.0)
+        near_ns = log_interpolate(alike, grid, measured[known[index]]) * NS_PER_US
+        roof_ns = np.maximum(*_roofline_ns(gpu, weights, alike, near, matrices))
+        log_ratio += weight * np.log(np.maximum(near_ns - FIXED_NS, LEAST_BUSY * near_ns) / roof_ns)
     own_ns = np.maximum(*_roofline_ns(gpu, weights, rows, shape, matrices))
-    ratio = np.zeros(len(rows))
-    for index, weight in nearest:
-        grid, measured = arrays[f"moe/{table}/tokens"], arrays[f"moe/{table}/us"][index]
-        near_ns = log_interpolate(rows, grid, measured.astype(np.float64)) * NS_PER_US
-        near = MoeShape(*(int(size) for size in shapes[index]))
-        ratio += weight * near_ns / np.maximum(*_roofline_ns(gpu, weights, rows, near, matrices))
-    if len(nearest) == 1:
-        return ratio * own_ns, Part("experts", "hbm", "measured", "routing by a power law (1.2)")
-    note = "efficiency of the two nearest measured shapes"
-    return ratio * own_ns, Part("experts", "hbm", "extrapolated", note)
+    note = f"efficiency of the {len(found)} nearest measured shapes; routing: {routing}"
+    return FIXED_NS + np.exp(log_ratio) * own_ns, _part("extrapolated", weights, note)
+
+
+def _part(basis: Basis, weights: WeightFormat, note: str) -> Part:
+    notes = (weights.moe_note, note)
+    return Part("experts", "hbm", basis, "; ".join(text for text in notes if text))
+
+
+def _on_gpu(shape: MoeShape) -> tuple[float, ...]:
+    """Return what a GPU has of the layer, and among how many the routing may be unequal."""
+    width, count = shape.inter / shape.tp, shape.experts / shape.ep
+    return float(shape.hidden), width, shape.load, count, float(shape.ep)
 
 
 def _roofline_ns(
-    gpu: GpuSpec, weights: WeightFormat, rows: Ints, shape: MoeShape, matrices: int
+    gpu: GpuSpec, weights: WeightFormat, rows: Floats, shape: MoeShape, matrices: int
 ) -> tuple[Floats, Floats]:
-    """Return the least time for FLOPs and bytes, all matrices of an expert together."""
-    size = float(matrices) * shape.hidden * shape.inter / shape.tp
+    """Return the least time for FLOPs and bytes, all matrices of an expert together.
+
+    With `ep` GPUs each has that part of the experts, and of the routed tokens.
+    """
+    size = float(matrices) * shape.hidden * shape.inter / shape.tp / shape.ep
     read_bytes = (
         activated_experts(rows, shape.experts, shape.topk) * size * weights.bytes_per_weight
     )
-    flop_ns = rows.astype(np.float64) * (2.0 * size * shape.topk) / weights.flop_per_s * NS_PER_S
+    flop_ns = rows * (2.0 * size * shape.topk) / weights.flop_per_s * NS_PER_S
     return flop_ns, read_bytes / gpu.hbm_bytes_per_s * NS_PER_S

@@ -57,8 +57,9 @@ def load_arrays(gpu: GpuSpec) -> Mapping[str, NDArray[Any]]:
     """Return the measured arrays of a GPU by name, none if nobody measured it.
 
     `gemm/DTYPE/us` has the shape [m, n, k], with its axes beside it; `prefill/KV_DTYPE/HEAD_DIM/us`
-    [heads, tokens]; `moe/DTYPE/us` [shapes, tokens]; `all_reduce/GPUS/us` [bytes];
-    `dynamic_scale/us` [m, k]. Latencies in µs, NaN where nothing was measured.
+    [heads, tokens]; `moe/DTYPE/ROUTING/us` [shapes, tokens]; `COLLECTIVE/GPUS/us` and
+    `send_recv/PLACE/us` [bytes]; `deepep/GPUS/MODE/us` [shapes, tokens]; `dynamic_scale/us` [m, k].
+    Latencies in µs, NaN where nothing was measured.
     """
     return _arrays(gpu.name)
 
@@ -117,16 +118,21 @@ def log_interpolate(at: Ints | Floats, grid: NDArray[np.generic], values: Floats
 
 
 def two_nearest(points: Floats, target: Floats) -> list[tuple[int, float]]:
-    """Return the two rows of `points` nearest to the target in log space, and their weights.
+    """Return the two rows of `points` nearest to the target in log space, and their weights."""
+    return nearest(points, target, 2)
+
+
+def nearest(points: Floats, target: Floats, count: int) -> list[tuple[int, float]]:
+    """Return the rows of `points` nearest to the target in log space, and their weights.
 
     The weights are inverse to the distance and sum to one; an exact hit has all of it.
     """
     distances = np.linalg.norm(np.log(points) - np.log(target), axis=1)
-    nearest = np.argsort(distances, kind="stable")[:2]
-    if distances[nearest[0]] == 0 or len(nearest) == 1:
-        return [(int(nearest[0]), 1.0)]
-    weights = 1 / distances[nearest]
-    return [(int(i), float(w)) for i, w in zip(nearest, weights / weights.sum(), strict=True)]
+    rows = np.argsort(distances, kind="stable")[:count]
+    if distances[rows[0]] == 0 or len(rows) == 1:
+        return [(int(rows[0]), 1.0)]
+    weights = 1 / distances[rows]
+    return [(int(i), float(w)) for i, w in zip(rows, weights / weights.sum(), strict=True)]
 
 
 def split_by_bound(

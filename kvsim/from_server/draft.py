@@ -1,6 +1,7 @@
 """A server and what the user adds → the text of a scenario, with what had to be assumed."""
 
 import json
+import math
 import os
 import re
 import textwrap
@@ -19,6 +20,7 @@ from kvsim.model import ModelSpec, load_model, model_names
 ASSUMED_GPU = "h100_sxm"
 _ASSUMED_CONTEXT_TOKENS = 4096  # only until the model is known
 _WIDTH = 96
+_PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}  # not text to one YAML or another
 
 # What clusters call the GPUs of the catalog: labels of NVIDIA's feature discovery, and of GKE.
@@ -231,13 +233,14 @@ def _on_quantization(settings: dict[str, Setting], model: ModelSpec | None) -> I
 
 def _on_gpus(draft: Draft, server: Server, said: Arguments) -> Iterator[str]:
     """Compare the GPUs of a container with those that the command uses."""
-    used = said.settings.get("tensor_parallel_size", 1)
-    if server.gpus is None or not isinstance(used, int):
+    sizes = [said.settings.get(name, 1) for name in _PARALLEL_SIZES]
+    used = math.prod(size for size in sizes if isinstance(size, int))
+    if server.gpus is None:
         return
     if server.gpus < used:
-        draft.problems.append(
-            Problem(f"--tensor-parallel-size {used}, but {server.place} has {server.gpus} GPUs")
-        )
+        names = [n for n, size in zip(_PARALLEL_SIZES, sizes, strict=True) if size != 1]
+        flags = " x ".join(f"--{name.replace('_', '-')}" for name in names)
+        draft.problems.append(Problem(f"{flags} {used}, but {server.place} has {server.gpus} GPUs"))
     elif server.gpus > used:
         yield (
             f"{server.place} has {server.gpus} GPUs and uses {used}; the others are neither "

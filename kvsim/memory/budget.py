@@ -15,7 +15,8 @@ from typing import Literal
 from kvsim.gpu import GpuSpec
 from kvsim.memory.flags import MemoryFlags
 from kvsim.memory.kv_groups import KVLayout, kv_layout
-from kvsim.model import LayerGroup, ModelSpec
+from kvsim.memory.stages import Stage, model_of, stages
+from kvsim.model import LayerGroup, ModelSpec, Parallelism
 from kvsim.units import GIB, KIB
 
 ELEMENT_BYTES = 2  # of activations
@@ -40,11 +41,14 @@ CUDA_GRAPH_BYTES_PER_KERNEL = 8 * KIB
 KERNELS_PER_DENSE_LAYER = 12
 KERNELS_PER_MOE_LAYER = 18
 MLA_WORKSPACE_TOKENS = 65_536
+MOE_CHUNK_TOKENS = (
+    16_384  # vLLM's VLLM_FUSED_MOE_CHUNK_SIZE: tokens that the experts take at a time
+)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Where the memory of one GPU goes; every GPU of a tensor-parallel group is alike."""
+    """Where the memory of one GPU goes; of pipeline stages, of the one with the fewest blocks."""
 
     flags: MemoryFlags
     total_bytes: int  # nominal
@@ -104,7 +108,7 @@ class MemoryBudget:
         return self.usable_blocks >= self.blocks_per_request(self.flags.max_model_len)
 
 
-def activation_bytes(model: ModelSpec, flags: MemoryFlags) -> int:
+def activation_bytes(model: ModelSpec, flags: MemoryFlags, samples: bool = True) -> int:
     """Return the activation peak of the profile run: of the forward or of sampling.
 
     At the forward's peak a step's hidden states are alive beside what the widest layer makes of
@@ -115,9 +119,11 @@ def activation_bytes(model: ModelSpec, flags: MemoryFlags) -> int:
     if generation.profiles_max_model_len:
         tokens = max(tokens, flags.max_model_len)
     hidden = tokens * model.hidden_size * ELEMENT_BYTES
-    widest = max(_layer_width(group, model, flags.tensor_parallel_size) for group in model.layers)
-    in_layer = max(tokens * widest * ELEMENT_BYTES, _mla_workspace_bytes(model, flags))
+    widest = max(_layer_elements(group, model, tokens, flags.parallel) for group in model.layers)
+    in_layer = max(widest * ELEMENT_BYTES, _mla_workspace_bytes(model, flags))
     forward = HIDDEN_TENSORS_FORWARD * hidden + in_layer
+    if not samples:
+        return forward
     sequences = min(flags.max_num_seqs, tokens)
     logits = sequences * model.vocab_size * generation.sampler_bytes_per_logit
     return max(forward, HIDDEN_TENSORS_SAMPLING * hidden + logits)
@@ -143,18 +149,24 @@ def capture_sizes(largest: int) -> list[int]:
     return [size for size in sizes if size <= largest]
 
 
-def _layer_width(group: LayerGroup, model: ModelSpec, tensor_parallel_size: int) -> int:
-    """Return the elements per token that a layer makes on one GPU, hidden states aside."""
-    attention, mlp = group.attention, group.mlp
+def _layer_elements(group: LayerGroup, model: ModelSpec, tokens: int, parallel: Parallelism) -> int:
+    """Return the elements that a layer makes of a step on one GPU, hidden states aside.
+
+    The experts see the tokens of all data-parallel ranks, a chunk of them at a time.
+    """
+    attention, mlp, tensor_parallel_size = group.attention, group.mlp, parallel.tensor_parallel_size
     heads = -(-attention.q_heads // tensor_parallel_size)
     kv_heads = attention.kv_heads_per_gpu(tensor_parallel_size)
     queries = heads * (attention.head_dim + attention.v_head_dim)  # and the output
-    in_attention = queries + kv_heads * (attention.head_dim + attention.v_head_dim)
-    size = -(-mlp.intermediate_size // tensor_parallel_size)
+    in_attention = tokens * (queries + kv_heads * (attention.head_dim + attention.v_head_dim))
+    moe = mlp.kind == "moe"
+    pieces = parallel.expert_tensor_size if moe else tensor_parallel_size
+    size = -(-mlp.intermediate_size // pieces)
     up = (2 if mlp.gated else 1) * size  # gate and up, then their product beside them
-    if mlp.kind == "moe":  # the buffers of vLLM's fused experts; input and output share the first
-        return max(in_attention, mlp.topk * (max(up, model.hidden_size) + size))
-    return max(in_attention, up + size)
+    if moe:  # the buffers of vLLM's fused experts; input and output share the first
+        seen = max(tokens, min(tokens * parallel.data_parallel_size, MOE_CHUNK_TOKENS))
+        return max(in_attention, seen * mlp.topk * (max(up, model.hidden_size) + size))
+    return max(in_attention, tokens * (up + size))
 
 
 def _mla_workspace_bytes(model: ModelSpec, flags: MemoryFlags) -> int:
@@ -177,22 +189,30 @@ def _mla_workspace_bytes(model: ModelSpec, flags: MemoryFlags) -> int:
 def split_memory(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:
     """Split the memory of a GPU into weights, activations, graphs, the rest, and the KV cache.
 
+    Of pipeline stages the one with the fewest blocks counts, as vLLM gives all of them as many.
     The KV cache may come out as too small for any request, or negative.
 
     Raises:
         InputError: The model can't be divided among so many GPUs, or an unknown `kv_cache_dtype`.
     """
-    generation, tensor_parallel_size = flags.generation, flags.tensor_parallel_size
+    model.check_tensor_parallel(flags.tensor_parallel_size)
+    different = dict.fromkeys(stages(model.num_layers, flags.pipeline_parallel_size))
+    budgets = [_split_stage(stage, model_of(stage, model), gpu, flags) for stage in different]
+    return min(budgets, key=lambda budget: budget.kv_cache_bytes / budget.block_bytes)
+
+
+def _split_stage(stage: Stage, model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBudget:
+    generation, parallel = flags.generation, flags.parallel
     usable = gpu.usable_hbm_bytes or int(gpu.hbm_bytes * USABLE_FRACTION)
-    weights = dict(model.weight_bytes(tensor_parallel_size))
-    weights["rotary_table"] = model.max_position_embeddings * model.rotary_dim * ELEMENT_BYTES
+    weights = _weights_bytes(stage, model, flags)
     non_torch = NON_TORCH_BYTES + (CONTEXT_BYTES if generation.counts_context else 0)
-    non_torch += COMMUNICATION_BYTES if tensor_parallel_size > 1 else 0
-    activation, graphs = activation_bytes(model, flags), cuda_graph_bytes(model, flags)
+    non_torch += COMMUNICATION_BYTES if _communicates(model, parallel) else 0
+    activation = activation_bytes(model, flags, samples=stage.is_last)
+    graphs = cuda_graph_bytes(model, flags)
     budget = int(usable * flags.gpu_memory_utilization)
     left = budget - sum(weights.values()) - activation - non_torch
     left -= graphs if generation.counts_cuda_graphs else 0
-    per_token = model.kv_bytes_per_token(tensor_parallel_size, flags.kv_cache_dtype)
+    per_token = model.kv_bytes_per_token(flags.tensor_parallel_size, flags.kv_cache_dtype)
     layout = kv_layout(model, flags)
     block = layout.block_bytes
     source: Literal["computed", "num_gpu_blocks_override", "kv_cache_memory_bytes"] = "computed"
@@ -212,8 +232,23 @@ def split_memory(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> MemoryBu
         non_torch_bytes=non_torch,
         kv_layout=layout,
         kv_bytes_per_token=per_token,
-        state_bytes_per_sequence=model.state_bytes_per_sequence(tensor_parallel_size),
+        state_bytes_per_sequence=model.state_bytes_per_sequence(flags.tensor_parallel_size),
         kv_cache_bytes=left,
         num_gpu_blocks=max(0, left // block),
         blocks_source=source,
     )
+
+
+def _weights_bytes(stage: Stage, model: ModelSpec, flags: MemoryFlags) -> dict[str, int]:
+    """Return the weights of a stage on one GPU; tied embeddings are at both ends."""
+    weights = dict(model.bytes_by_part(flags.parallel.share))
+    if not (stage.is_first or (stage.is_last and model.tied_embeddings)):
+        del weights["embedding"]
+    if not stage.is_last:
+        weights.pop("lm_head", None)
+    weights["rotary_table"] = model.max_position_embeddings * model.rotary_dim * ELEMENT_BYTES
+    return weights
+
+
+def _communicates(model: ModelSpec, parallel: Parallelism) -> bool:
+    return parallel.rank_gpus > 1 or (model.is_moe and parallel.expert_gpus > 1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from kvsim.errors import InputError
 from kvsim.gpu import GpuSpec
@@ -10,7 +11,8 @@ from kvsim.memory.flags import MemoryFlags, check_flags
 from kvsim.model import ModelSpec, element_bytes, fp8_weights
 from kvsim.units import format_bytes
 
-TENSOR_PARALLEL_SIZES = (2, 4, 8, 16)
+# A node has 8 GPUs; stages may be on several.
+LARGER_LAYOUTS = {"tensor_parallel_size": (2, 4, 8), "pipeline_parallel_size": (2, 3, 4, 8)}
 SMALLEST_STEP_TOKENS = 512  # a smaller max_num_batched_tokens is no sensible advice
 SMALLEST_BATCH_SEQS = 16
 # Compute capability (8.0 is 80) from which CUDA has bfloat16, and vLLM's kernels fp8: of its own
@@ -77,13 +79,19 @@ def _is_ampere_or_newer(gpu: GpuSpec) -> bool:
 def _does_not_fit(model: ModelSpec, gpu: GpuSpec, budget: MemoryBudget) -> str:
     flags = budget.flags
     needed = _needed_blocks(budget) * budget.block_bytes
+    changes = "; ".join(what_would_fit(model, gpu, flags)) or "none of the changes that were tried"
     return (
-        f"{model.name} does not fit {gpu.name} at tensor_parallel_size "
-        f"{flags.tensor_parallel_size}: one request of {flags.max_model_len} tokens takes "
-        f"{format_bytes(needed)} of KV cache; {_where_memory_goes(budget)}: "
-        f"{format_bytes(needed - budget.kv_cache_bytes)} short. What would fit: "
-        f"{'; '.join(what_would_fit(model, gpu, flags)) or 'none of the changes that were tried'}"
+        f"{model.name} does not fit {gpu.name} at {_sizes(flags)}: one request of "
+        f"{flags.max_model_len} tokens takes {format_bytes(needed)} of KV cache; "
+        f"{_where_memory_goes(budget)}: {format_bytes(needed - budget.kv_cache_bytes)} short. "
+        f"What would fit: {changes}"
     )
+
+
+def _sizes(flags: MemoryFlags) -> str:
+    names = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    more = [name for name in names[1:] if getattr(flags, name) > 1]
+    return ", ".join(f"{name} {getattr(flags, name)}" for name in (names[0], *more))
 
 
 def _where_memory_goes(budget: MemoryBudget) -> str:
@@ -154,15 +162,21 @@ def _fp8(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> Iterator[tuple[s
 def _more_gpus(
     model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags
 ) -> Iterator[tuple[str, MemoryBudget]]:
-    """Yield larger `tensor_parallel_size`s, up to the first that needs no shorter length."""
-    for size in (size for size in TENSOR_PARALLEL_SIZES if size > flags.tensor_parallel_size):
-        try:
-            budget = split_memory(model, gpu, replace(flags, tensor_parallel_size=size))
-        except InputError:  # the heads can't be divided so
-            continue
-        yield f"tensor_parallel_size {size}", budget
-        if budget.fits:
-            return
+    """Yield more GPUs for each layer, then more stages, up to what needs no shorter length."""
+    now = flags
+    for name, sizes in LARGER_LAYOUTS.items():
+        for size in (size for size in sizes if size > getattr(flags, name)):
+            change: dict[str, Any] = {name: size}
+            larger = replace(now, **change)
+            try:
+                check_flags(model, larger)
+                budget = split_memory(model, gpu, larger)
+            except InputError:  # the heads can't be divided so, or there are fewer layers
+                continue
+            yield _sizes(larger), budget
+            if budget.fits:
+                return
+            now = larger if name == "tensor_parallel_size" else now
 
 
 def _at_length(change: str, budget: MemoryBudget) -> str:

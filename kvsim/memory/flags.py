@@ -11,7 +11,7 @@ from kvsim.defaults import (
 )
 from kvsim.errors import InputError
 from kvsim.gpu import GpuSpec
-from kvsim.model import ModelSpec
+from kvsim.model import ModelSpec, Parallelism
 
 T = TypeVar("T")
 
@@ -57,6 +57,19 @@ class MemoryFlags:
     kv_cache_memory_bytes: int | None  # per GPU; takes the place of the profile run
     vllm_version: str
     disable_hybrid_kv_cache_manager: bool = False
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+
+    @property
+    def parallel(self) -> Parallelism:
+        """How the GPUs share the model."""
+        return Parallelism(
+            self.tensor_parallel_size,
+            self.pipeline_parallel_size,
+            self.data_parallel_size,
+            self.enable_expert_parallel,
+        )
 
     @property
     def generation(self) -> Generation:
@@ -75,6 +88,8 @@ _COUNTS = (
     "max_num_batched_tokens",
     "max_num_seqs",
     "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
     "block_size",
     "num_gpu_blocks_override",
     "kv_cache_memory_bytes",
@@ -97,6 +112,9 @@ def resolve_flags(  # noqa: PLR0913 - as many as vLLM has
     kv_cache_memory_bytes: int | None = None,
     vllm_version: str | None = None,
     disable_hybrid_kv_cache_manager: bool = False,
+    pipeline_parallel_size: int | None = None,
+    data_parallel_size: int | None = None,
+    enable_expert_parallel: bool = False,
 ) -> MemoryFlags:
     """Return the flags given, with vLLM's defaults for those that are missing or None."""
     limits = default_step_limits(gpu)
@@ -113,6 +131,9 @@ def resolve_flags(  # noqa: PLR0913 - as many as vLLM has
         kv_cache_memory_bytes=kv_cache_memory_bytes,
         vllm_version=_given(vllm_version, VLLM_VERSION),
         disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
+        pipeline_parallel_size=_given(pipeline_parallel_size, 1),
+        data_parallel_size=_given(data_parallel_size, 1),
+        enable_expert_parallel=enable_expert_parallel,
     )
 
 
@@ -158,8 +179,22 @@ def check_flags(model: ModelSpec, flags: MemoryFlags) -> None:
             f"max_model_len {flags.max_model_len} is more than the "
             f"{model.max_position_embeddings} positions of {model.name}"
         )
+    problems += parallel_problems(model, flags.parallel).values()
     if problems:
         raise InputError(*problems)
+
+
+def parallel_problems(model: ModelSpec, parallel: Parallelism) -> dict[str, str]:
+    """Return the flags by which a model can't be shared so, and why; as vLLM refuses them."""
+    problems = {}
+    if parallel.pipeline_parallel_size > model.num_layers:
+        problems["pipeline_parallel_size"] = (
+            f"pipeline_parallel_size {parallel.pipeline_parallel_size} is more than the "
+            f"{model.num_layers} layers of {model.name}"
+        )
+    if parallel.enable_expert_parallel and not model.is_moe:
+        problems["enable_expert_parallel"] = f"enable_expert_parallel: {model.name} has no experts"
+    return problems
 
 
 def _version(text: str) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.model.config import read_config
+from kvsim.model.parallel import Parallelism
 from kvsim.model.quantization import Quantization, fp8_weights
 from kvsim.model.spec import Attention, LayerGroup, Mlp, ModelSpec, Weight, element_bytes
 
@@ -15,6 +16,7 @@ __all__ = [
     "LayerGroup",
     "Mlp",
     "ModelSpec",
+    "Parallelism",
     "Quantization",
     "Weight",
     "element_bytes",

@@ -1,7 +1,7 @@
 """A decoder model as the simulator sees it: layers, weights, and the bytes of both on a GPU."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -286,9 +286,12 @@ class ModelSpec:
             InputError: The attention heads can't be divided among so many GPUs.
         """
         self.check_tensor_parallel(tensor_parallel_size)
+        return self.bytes_by_part(lambda weight: weight.share(tensor_parallel_size))
+
+    def bytes_by_part(self, share: Callable[[Weight], float]) -> Mapping[str, int]:
+        """Return the bytes of the weights by part, of each weight the share that is asked for."""
         return self._by_part(
-            (w.part, round(layers * self._bytes(w) * w.share(tensor_parallel_size)))
-            for layers, w in self.weights()
+            (w.part, round(layers * self._bytes(w) * share(w))) for layers, w in self.weights()
         )
 
     def kv_cache_dtype(self, flag: str = "auto") -> str:

@@ -22,24 +22,16 @@ _ONE = (None, 1)
 _ZERO = (None, 0)
 _NOTHING: tuple[Any, ...] = (None, {})
 _UNSET = (None,)
-_REPLICAS = "replicas don't share a step; set replicas, each with its own GPUs"
 _PARTIAL_PREFILLS = (
     "limits on concurrent partial prefills are not modeled; long_prefill_token_threshold is"
 )
 
 REFUSED: Mapping[str, Refusal] = {
-    "pipeline_parallel_size": Refusal(
-        "pipeline stages are not modeled; use tensor_parallel_size", _ONE
-    ),
-    "data_parallel_size": Refusal(f"data-parallel ranks are not modeled: {_REPLICAS}", _ONE),
     "decode_context_parallel_size": Refusal(
         "context parallelism is not modeled; leave it at 1", _ONE
     ),
     "prefill_context_parallel_size": Refusal(
         "context parallelism is not modeled; leave it at 1", _ONE
-    ),
-    "enable_expert_parallel": Refusal(
-        "expert parallelism is not modeled; experts are split by tensor_parallel_size"
     ),
     "speculative_config": Refusal(
         "speculative decoding is not modeled: every step yields one token a sequence; remove "

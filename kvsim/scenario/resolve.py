@@ -1,13 +1,13 @@
 """Scenario → everything a simulation needs, with the defaults of vLLM filled in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from kvsim.cost import StepCost
 from kvsim.cost.affine import AffineCost
-from kvsim.cost.kernels import Deployment, build_cost
+from kvsim.cost.kernels import NODE_GPUS, Deployment, build_cost
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import InputError, Problem
 from kvsim.gpu import GpuSpec, Price, load_gpu, price_of
@@ -16,12 +16,13 @@ from kvsim.memory import (
     MemoryBudget,
     MemoryFlags,
     at_auto_dtype,
-    kv_layout,
     memory_budget,
+    parallel_problems,
     parse_startup_line,
     resolve_flags,
+    split_memory,
 )
-from kvsim.model import ModelSpec, fp8_weights, load_model
+from kvsim.model import ModelSpec, Parallelism, fp8_weights, load_model
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
 from kvsim.scenario.profiles import EngineProfile, load_profile
@@ -37,7 +38,11 @@ from kvsim.scenario.variant import ResolvedVariant
 
 T = TypeVar("T")
 
-LARGEST_TENSOR_PARALLEL_SIZE = 8  # GPUs of a node; all-reduce is measured among 2, 4 and 8
+MOST_ENGINES = 1024
+_BEYOND_NODE = (
+    f"more than {NODE_GPUS} GPUs leave the node with what they share of each layer, and "
+    "collectives between nodes are not priced; use pipeline_parallel_size or replicas"
+)
 
 
 def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) -> ResolvedVariant:
@@ -55,7 +60,7 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
     gpu = load_gpu(scenario.gpu) if isinstance(scenario.gpu, str) else scenario.gpu.spec()
     model = _served(load_model(scenario.model, base_dir), scenario.engine, gpu)
     flags = _memory_flags(scenario.engine, model, gpu)
-    _check(model, scenario.engine, flags)
+    _check(model, scenario, flags)
     price = _price(scenario, gpu)
     memory = _at("engine", lambda: memory_budget(model, gpu, flags))
     if memory.num_gpu_blocks > MOST_BLOCKS:
@@ -68,6 +73,7 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         _config(scenario.engine, flags, memory.num_gpu_blocks, memory.kv_layout.groups),
         async_scheduling=_schedules_ahead(scenario.engine, profile),
     )
+    cost = _at("model", lambda: _step_cost(scenario, model, gpu, config, profile))
     return ResolvedVariant(
         name=name,
         scenario=scenario,
@@ -75,10 +81,10 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         gpu=gpu,
         engine=config,
         memory=memory,
-        cost=_at("model", lambda: _step_cost(scenario, model, gpu, config, profile)),
+        cost=cost,
         profile=profile,
         price=price,
-        notes=tuple(notes_on(scenario, config, gpu, memory, price)),
+        notes=tuple(notes_on(scenario, config, gpu, memory, price, cost.basis)),
     )
 
 
@@ -149,26 +155,36 @@ def _memory_flags(engine: Engine, model: ModelSpec, gpu: GpuSpec) -> MemoryFlags
         num_gpu_blocks_override=engine.num_gpu_blocks_override,
         kv_cache_memory_bytes=engine.kv_cache_memory_bytes,
         disable_hybrid_kv_cache_manager=engine.disable_hybrid_kv_cache_manager,
+        pipeline_parallel_size=engine.pipeline_parallel_size,
+        data_parallel_size=engine.data_parallel_size,
+        enable_expert_parallel=engine.enable_expert_parallel,
     )
     if engine.kv_startup_line is None:
         return flags
     line = engine.kv_startup_line
-    layout = _at("engine.tensor_parallel_size", lambda: kv_layout(model, flags))
+    layout = _at("engine.tensor_parallel_size", lambda: split_memory(model, gpu, flags).kv_layout)
     blocks = _at("engine.kv_startup_line", lambda: parse_startup_line(line, layout))
     return replace(flags, num_gpu_blocks_override=blocks)
 
 
-def _check(model: ModelSpec, engine: Engine, flags: MemoryFlags) -> None:
+def _check_layout(model: ModelSpec, replicas: int, parallel: Parallelism) -> Iterator[Problem]:
+    for name, why in parallel_problems(model, parallel).items():
+        yield Problem(why, path=f"engine.{name}")
+    if parallel.tensor_parallel_size > NODE_GPUS:
+        yield Problem(_BEYOND_NODE, path="engine.tensor_parallel_size")
+    elif model.is_moe and parallel.data_parallel_size > 1 and parallel.num_gpus > NODE_GPUS:
+        # The GPUs of a rank stand side by side, so those that share a layer are on other nodes.
+        yield Problem(_BEYOND_NODE, path="engine.data_parallel_size")
+    engines = replicas * parallel.data_parallel_size
+    if engines > MOST_ENGINES:
+        what = f"{engines} engines in all replicas; at most {MOST_ENGINES} can be simulated"
+        yield Problem(what, path="engine.data_parallel_size")
+
+
+def _check(model: ModelSpec, scenario: Scenario, flags: MemoryFlags) -> None:
     """Refuse what vLLM refuses at start-up, all of it in one go."""
-    problems = []
-    if flags.tensor_parallel_size > LARGEST_TENSOR_PARALLEL_SIZE:
-        problems.append(
-            Problem(
-                f"more than {LARGEST_TENSOR_PARALLEL_SIZE} GPUs leave the node, and the network "
-                "between nodes is not priced; use replicas",
-                path="engine.tensor_parallel_size",
-            )
-        )
+    engine = scenario.engine
+    problems = list(_check_layout(model, scenario.replicas, flags.parallel))
     try:
         model.check_tensor_parallel(flags.tensor_parallel_size)
     except InputError as error:
@@ -250,6 +266,11 @@ def _step_cost(
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         max_model_len=config.max_model_len,
+        pipeline_parallel_size=scenario.engine.pipeline_parallel_size,
+        data_parallel_size=scenario.engine.data_parallel_size,
+        enable_expert_parallel=scenario.engine.enable_expert_parallel,
+        all2all_backend=scenario.engine.all2all_backend,
+        expert_routing=law.expert_routing,
     )
     return build_cost(model, gpu, deployment, profile.overhead)
 

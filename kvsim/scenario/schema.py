@@ -23,6 +23,8 @@ import kvsim.cost.overheads
 import kvsim.engine.allocators
 import kvsim.engine.routers
 from kvsim.cost.front_end import FrontEnd
+from kvsim.cost.layers import All2AllBackend
+from kvsim.cost.moe import Routing
 from kvsim.cost.overheads.async_engine import AsyncEngine
 from kvsim.defaults import BLOCK_SIZE, GPU_MEMORY_UTILIZATION
 from kvsim.engine.allocators.contiguous import Contiguous
@@ -132,6 +134,15 @@ class Engine(Parameters):
     """fp8: quantize a 16-bit checkpoint while loading; null: as its config.json says."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=1024)
     """GPUs that share each layer of one replica."""
+    pipeline_parallel_size: int = Field(default=1, ge=1, le=1024)
+    """Stages that the layers are divided into, each on GPUs of its own."""
+    data_parallel_size: int = Field(default=1, ge=1, le=1024)
+    """Engines of one replica, each with GPUs, scheduler and KV cache of its own; they share the
+    routed experts."""
+    enable_expert_parallel: bool = False
+    """Keep each routed expert whole on one GPU, instead of a piece of each on all GPUs."""
+    all2all_backend: All2AllBackend = "allgather_reducescatter"
+    """How tokens get to the experts of other ranks; DeepEP needs enable_expert_parallel."""
     max_model_len: Tokens | None = None
     """Longest prompt and answer together; null: the model's max_position_embeddings."""
     max_num_seqs: int | None = Field(default=None, ge=1, le=2**16)
@@ -202,6 +213,8 @@ class KernelStepCost(Policy):
     """Time of a step that no kernel explains; null: that of the profile."""
     front_end: FrontEnd | None = None
     """What a request pays outside of the engine's steps; null: as the profile says."""
+    expert_routing: Routing = "power_law_1.2"
+    """How tokens choose experts: some far more often than others, or all alike."""
 
 
 class AffineStepCost(Policy):

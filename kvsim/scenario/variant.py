@@ -51,7 +51,12 @@ class ResolvedVariant:
     @property
     def num_gpus(self) -> int:
         """GPUs of all replicas together."""
-        return self.scenario.replicas * self.scenario.engine.tensor_parallel_size
+        return self.scenario.replicas * self.memory.flags.parallel.num_gpus
+
+    @property
+    def num_engines(self) -> int:
+        """Engines of all replicas together: one for each data-parallel rank."""
+        return self.scenario.replicas * self.scenario.engine.data_parallel_size
 
     @property
     def kv_slot_bytes(self) -> int:

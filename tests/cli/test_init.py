@@ -90,10 +90,10 @@ def test_bad_input_is_one_message_and_leaves_nothing(kvsim, tmp_path, arguments,
 
 
 def test_all_problems_are_told_at_once(kvsim, tmp_path):
-    done = kvsim("init", "--from", f"{SERVE} -pp 2 --typo --swap-space 4 $MORE")
+    done = kvsim("init", "--from", f"{SERVE} -dcp 2 --typo --swap-space 4 $MORE")
     assert done.returncode == 2
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == [
-        "-pp",
+        "-dcp",
         "--typo",
         "--swap-space",
         "$MORE is set somewhere else",

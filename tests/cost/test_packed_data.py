@@ -28,7 +28,7 @@ def tool() -> ModuleType:
 
 
 def test_the_data_is_small_and_credits_its_sources() -> None:
-    assert sum(path.stat().st_size for path in DATA.iterdir()) < 10_000_000
+    assert sum(path.stat().st_size for path in DATA.iterdir()) < 4_000_000
     notice = (DATA / "NOTICE").read_text(encoding="utf-8")
     for holder in ("NVIDIA CORPORATION", "Microsoft Corporation", "CASYS Lab at KAIST"):
         assert f"{holder}" in notice
@@ -132,3 +132,73 @@ def test_packing_all_reduce_prefers_vllm_and_takes_medians(tool: ModuleType) -> 
     arrays = tool.all_reduce_arrays(rows)
     assert arrays["all_reduce/2/us"].tolist() == [5.0]
     assert "all_reduce/4/us" not in arrays
+
+
+def test_packing_collectives_takes_nccl_in_half_precision(tool: ModuleType) -> None:
+    rows = pd.DataFrame(
+        {
+            "op": ["all_gather", "all_gather", "all_gather", "all_reduce", "reduce_scatter"],
+            "impl": ["nccl", "nccl", "other", "nccl", "nccl"],
+            "dtype": ["half", "int8", "half", "half", "half"],
+            "world_size": 4,
+            "bytes": 1024,
+            "latency_us": [1.0, 2.0, 3.0, 4.0, 5.0],
+        }
+    )
+    arrays = tool.nccl_arrays(rows)
+    assert arrays["all_gather/4/us"].tolist() == [1.0]
+    assert arrays["reduce_scatter/4/us"].tolist() == [5.0]
+    assert not any(name.startswith("all_reduce") for name in arrays)
+
+
+def test_packing_copies_thins_out_sizes_and_keeps_the_largest(tool: ModuleType) -> None:
+    rows = pd.DataFrame(
+        {
+            "op": "send_recv",
+            "topology": ["dgx"] * 10 + ["dgx_internode"] * 2 + ["pairwise_nvlink"],
+            "bytes": [*range(1, 11), 1, 2, 3],
+            "latency_us": [float(size) for size in range(13)],
+        }
+    )
+    arrays = tool.send_recv_arrays(rows)
+    assert arrays["send_recv/node/bytes"].tolist() == [2, 6, 10]
+    assert arrays["send_recv/network/bytes"].tolist() == [2]
+    assert len(arrays) == 4
+
+
+def test_packing_experts_keeps_layouts_and_routings_apart(tool: ModuleType) -> None:
+    shape = {"hidden": 64, "inter": 32, "topk": 2, "experts": 8}
+    rows = pd.DataFrame(
+        [
+            {**shape, "tp": 1, "ep": 2, "tokens": 4, "distribution": "balanced", "latency_us": 1.0},
+            {**shape, "tp": 1, "ep": 4, "tokens": 8, "distribution": "balanced", "latency_us": 2.0},
+            {
+                **shape, "tp": 1, "ep": 2, "tokens": 8, "distribution": "power_law_1.2",
+                "latency_us": 3.0,
+            },
+        ]
+    ).assign(framework="vllm", dtype="bfloat16")  # fmt: skip
+    arrays = tool.moe_arrays(rows, "h100_sxm")
+    assert arrays["moe/bfloat16/shapes"][:, -1].tolist() == [2, 4]
+    assert arrays["moe/bfloat16/tokens"].tolist() == [4, 8]
+    nan = float("nan")
+    balanced = arrays["moe/bfloat16/balanced/us"]
+    assert np.array_equal(balanced, [[1.0, nan], [nan, 2.0]], equal_nan=True)
+    unequal = arrays["moe/bfloat16/power_law_1.2/us"]
+    assert np.array_equal(unequal, [[nan, 3.0], [nan, nan]], equal_nan=True)
+
+
+def test_packing_deepep_adds_up_both_ways(tool: ModuleType) -> None:
+    rows = pd.DataFrame(
+        {
+            "mode": ["normal", "normal", "low_latency"],
+            "sms": [20, 24, -1],
+            "hidden": 64, "topk": 2, "experts": 8, "tokens": 4,
+            "dispatch_us": [1.0, 5.0, 7.0],
+            "combine_us": [2.0, 5.0, 8.0],
+        }
+    )  # fmt: skip
+    arrays = tool.deepep_arrays(rows, 8)
+    assert arrays["deepep/8/normal/us"].tolist() == [[3.0]]
+    assert arrays["deepep/8/low_latency/us"].tolist() == [[15.0]]
+    assert arrays["deepep/8/normal/shapes"].tolist() == [[64, 2, 8]]

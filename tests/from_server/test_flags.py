@@ -180,7 +180,7 @@ def test_a_small_effect_is_noted(flags):
 @pytest.mark.parametrize(
     "flags",
     [
-        "-pp 1 -dp 1 --swap-space 0 --cpu-offload-gb 0.0 --no-enable-lora",
+        "-dcp 1 --swap-space 0 --cpu-offload-gb 0.0 --no-enable-lora",
         "--speculative-config None --limit-mm-per-prompt {}",
         "--task generate --runner auto --load-format safetensors --nnodes 1",
     ],
@@ -192,10 +192,8 @@ def test_a_feature_that_is_off_is_no_problem(flags):
 @pytest.mark.parametrize(
     ("flags", "setting"),
     [
-        ("--pipeline-parallel-size 2", "pipeline_parallel_size"),
-        ("-dp=4", "data_parallel_size"),
-        ("--enable-expert-parallel", "enable_expert_parallel"),
-        ("-ep", "enable_expert_parallel"),
+        ("--decode-context-parallel-size 2", "decode_context_parallel_size"),
+        ("-dcp=4", "decode_context_parallel_size"),
         ('--speculative-config {"method":"ngram"}', "speculative_config"),
         ("-sc.method ngram", "speculative_config"),
         ("--speculative-model x", "speculative_config"),
@@ -266,4 +264,4 @@ port: 8000
 
 
 def test_all_mistakes_are_told_at_once():
-    assert len(problems("m x --max-num-seqs a --enable-lora -pp 2 --typo 1 --block-size 16")) == 5
+    assert len(problems("m x --max-num-seqs a --enable-lora -dcp 2 --typo 1 --block-size 16")) == 5

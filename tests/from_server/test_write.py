@@ -161,9 +161,9 @@ def test_problems_of_the_command_and_of_its_scenario_come_together(tmp_path):
         "gpu",
         "--block-size",
     ]
-    server = f"vllm serve {LLAMA} -tp 3 --max-model-len 999999 -pp 2"
+    server = f"vllm serve {LLAMA} -tp 3 --max-model-len 999999 -dcp 2"
     assert [problem.split(":")[0] for problem in refused(tmp_path, server)] == [
-        "-pp",
+        "-dcp",
         "--tensor-parallel-size",
         "--max-model-len",
     ]

@@ -334,3 +334,94 @@ def test_tensor_parallelism_ends_at_the_node(write):
 
 def test_auto_is_float16_where_the_gpu_has_no_bfloat16():
     assert resolved(gpu="v100_sxm", engine={"max_model_len": 4096}).model.dtype == "float16"
+
+
+def test_gpus_and_engines_of_a_layout_are_counted():
+    variant = resolved(
+        replicas=3,
+        engine={
+            "tensor_parallel_size": 2,
+            "pipeline_parallel_size": 4,
+            "data_parallel_size": 5,
+            "max_model_len": 4096,
+        },
+    )
+    assert (variant.num_gpus, variant.num_engines) == (3 * 2 * 4 * 5, 15)
+    alone = resolved(engine={"max_model_len": 4096})
+    assert variant.memory.kv_bytes_per_token * 8 == alone.memory.kv_bytes_per_token
+    assert variant.kv_slot_bytes * 8 == alone.kv_slot_bytes
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "message"),
+    [
+        ("tensor_parallel_size: 16", "engine.tensor_parallel_size", "leave the node"),
+        (
+            "tensor_parallel_size: 2, data_parallel_size: 8",
+            "engine.data_parallel_size",
+            "leave the node",
+        ),
+        (
+            "tensor_parallel_size: 2, pipeline_parallel_size: 4, data_parallel_size: 2",
+            "engine.data_parallel_size",
+            "leave the node",
+        ),
+        (
+            "data_parallel_size: 4, enable_expert_parallel: true, "
+            "all2all_backend: deepep_low_latency",
+            "engine.all2all_backend",
+            "DeepEP was not measured among 4",
+        ),
+        ("pipeline_parallel_size: 49", "engine.pipeline_parallel_size", "more than the 48 layers"),
+    ],
+)
+def test_layouts_that_can_not_be_priced_or_started_are_refused(write, engine, path, message):
+    text = write().read_text().replace(LLAMA, "Qwen/Qwen3-30B-A3B")
+    ((_, where, what),) = complaints(write(f"engine: {{{engine}}}\n", text=text))
+    assert where == path
+    assert message in what
+
+
+def test_a_dense_model_has_no_experts_to_deal_out(write):
+    ((line, path, message),) = complaints(write("engine: {enable_expert_parallel: true}\n"))
+    assert (line, path) == (7, "engine.enable_expert_parallel")
+    assert "has no experts" in message
+
+
+def test_too_many_engines_are_refused(write):
+    ((_, path, message),) = complaints(write("replicas: 1024\nengine: {data_parallel_size: 2}\n"))
+    assert path == "engine.data_parallel_size"
+    assert "2048 engines" in message
+
+
+def test_ranks_and_stages_are_told_of():
+    engine = {"pipeline_parallel_size": 2, "data_parallel_size": 2, "max_model_len": 4096}
+    notes = " ".join(resolved(model="Qwen/Qwen3-30B-A3B", engine=engine).notes)
+    assert "2 pipeline stages" in notes
+    assert "as many tokens each" in notes
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "told"),
+    [
+        ("h100_sxm", {"tensor_parallel_size": 4}, None),
+        ("h100_sxm", {"pipeline_parallel_size": 4}, "no measured server with pipeline stages"),
+        ("l40s", {"tensor_parallel_size": 4}, "far slower among 4 and 8"),
+        ("l4", {}, "on l4 no table covers gemm, attention prefill, attention decode, logits"),
+        ("a6000", {"tensor_parallel_size": 2}, "attention decode, communication, logits"),
+    ],
+)
+def test_what_no_measurement_stands_behind_is_told_loudly(gpu, engine, told):
+    settings = {"max_model_len": 2048, "max_num_batched_tokens": 2048, **engine}
+    loud = [n for n in resolved(gpu=gpu, engine=settings).notes if n.startswith("BEYOND")]
+    assert [told in note for note in loud] == ([] if told is None else [True])
+
+
+def test_the_routing_of_experts_is_a_setting():
+    model = "Qwen/Qwen3-30B-A3B"
+    engine = {"max_model_len": 2048, "enable_expert_parallel": True, "tensor_parallel_size": 8}
+    unequal, equal = (
+        resolved(model=model, engine=engine, cost={"expert_routing": routing}).cost
+        for routing in ("power_law_1.2", "balanced")
+    )
+    assert unequal.step_ns(8000, 1, 0, 0, 0.0) > 1.05 * equal.step_ns(8000, 1, 0, 0, 0.0)
