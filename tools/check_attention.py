@@ -4,7 +4,7 @@ Usage: python tools/check_attention.py SOURCE_DIR
 
 SOURCE_DIR holds `attention_mixed.parquet` (a chunk on a prefix and decodes, FlashAttention 2 on RTX
 PRO 6000 and RTX 4090) and `attention_prefill.parquet` (a chunk on a prefix alone, on the same GPUs;
-several prompts without prefix, on all).
+several prompts without prefix, on all; the largest batch of each length is packed, so left out).
 The figures in `kvsim.cost.attention.price_prefill` are this tool's.
 """
 
@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvsim.cost import attention
-from kvsim.cost.attention import Heads, PrefillPrice, price_decode, price_prefill
+from kvsim.cost import prefill as pricing
+from kvsim.cost.attention import Heads, price_decode
+from kvsim.cost.prefill import PrefillPrice, price_prefill
 from kvsim.cost.tables import Floats, fit
 from kvsim.gpu import GpuSpec, load_gpu
 from kvsim.units import NS_PER_S, NS_PER_US
 
 LONGEST = 16_384
 TOKENS = np.arange(LONGEST + 1)
-SHORT = 512
+LENGTHS = (15, 64, 512, LONGEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ class PublishedForm:
 
     def chunk_ns(self, gpu: GpuSpec, heads: Heads, new: Any, prefix: Any) -> Floats:
         """Return the time of chunks, each with the fixed cost of a call."""
-        tiles = np.ceil(new / attention.ROWS)
-        flops = heads.flop_per_pair * tiles * attention.ROWS * (prefix + new / 2)
+        tiles = np.ceil(new / pricing.ROWS)
+        flops = heads.flop_per_pair * tiles * pricing.ROWS * (prefix + new / 2)
         by_flops = flops / (self.compute_eff * gpu.bf16_flop_per_s) * NS_PER_S
-        sm_count = gpu.sm_count or attention.OTHERS_SM_COUNT
+        sm_count = gpu.sm_count or pricing.OTHERS_SM_COUNT
         by_loop = self.key_ns * (prefix + new) * np.ceil(heads.q_heads * tiles / sm_count)
         return np.asarray(self.fixed_ns + np.maximum(by_flops, by_loop), np.float64)
 
@@ -58,8 +59,10 @@ def main(source: Path) -> None:
     print(_errors("a chunk on a prefix alone", _chunks(on_prefix.rename(columns=names))))
     print(_errors("a chunk and decodes in one call", _chunks(mixed)))
     several = _several(prefill)
-    for title, part in several.groupby(several.pop("prompts")):
-        print(_errors(f"several prompts in one call, {title}", part))
+    for keys in (["prompts"], ["gpu", "prompts"]):
+        for names_of, part in several.groupby(keys, observed=True):
+            title = ", ".join(["several prompts in one call", *map(str, names_of)])
+            print(_errors(title, part.drop(columns=["gpu", "prompts"])))
 
 
 def _chunks(rows: pd.DataFrame) -> pd.DataFrame:
@@ -77,27 +80,31 @@ def _calls(name: str, q_heads: int, kv_heads: int, part: pd.DataFrame) -> pd.Dat
         "published, constants of RTX PRO 6000": ON_RTX_PRO.chunk_ns(gpu, heads, new, prefix),
         "published, fitted constants": _published(gpu, heads).chunk_ns(gpu, heads, new, prefix),
         "kvsim without slower prefixes": _kvsim_ns(gpu, heads, new, prefix, slowdown=1.0),
-        "kvsim": _kvsim_ns(gpu, heads, new, prefix, attention.FA2_PREFIX_SLOWDOWN),
+        "kvsim": _kvsim_ns(gpu, heads, new, prefix, pricing.FA2_PREFIX_SLOWDOWN),
     }
     measured_ns = part.latency_us.to_numpy() * NS_PER_US
     return pd.DataFrame({form: (ns + decode_ns) / measured_ns for form, ns in forms.items()})
 
 
 def _several(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the same of calls with several prompts: the call's cost once, or for each."""
+    """Return the same of calls with several prompts: sharing the GPU, or one after the other."""
     chosen = rows[(rows.framework == "vllm") & (rows.source == "aiconfigurator")]
     chosen = chosen[(chosen.window == 0) & (chosen.head_dim == 128) & (chosen.new_tokens >= 16)]
     chosen = chosen[(chosen.kv_dtype == "bfloat16") & (chosen.batch > 1)]
     parts = []
     for (name, q_heads, kv_heads), part in _by_call(chosen):
+        part = part[part.batch < part.groupby("new_tokens").batch.transform("max")]
         price = price_prefill(load_gpu(str(name)), _heads(q_heads, kv_heads), TOKENS)
         new, batch = part.new_tokens.to_numpy(), part.batch.to_numpy()
-        chunk_ns = _chunk_ns(price, new, np.zeros(len(new)))
+        alone_ns = _chunk_ns(price, new, np.zeros(len(new)))
+        share_ns = price.share_ns[new] + price.pair_ns[new] * new / 2
         measured_ns = part.latency_us.to_numpy() * NS_PER_US
         ratios = {
-            "prompts": np.where(new <= SHORT, f"up to {SHORT} tokens", "longer"),
-            "fixed cost once a call": (price.fixed_ns + batch * chunk_ns) / measured_ns,
-            "for each prompt": batch * (price.fixed_ns + chunk_ns) / measured_ns,
+            "gpu": str(name),
+            "prompts": pd.cut(new, LENGTHS),
+            "kvsim": (price.fixed_ns + np.maximum(alone_ns, batch * share_ns)) / measured_ns,
+            "one after the other": (price.fixed_ns + batch * alone_ns) / measured_ns,
+            "a call for each": batch * (price.fixed_ns + alone_ns) / measured_ns,
         }
         parts.append(pd.DataFrame(ratios))
     return pd.concat(parts)
@@ -117,10 +124,10 @@ def _published(gpu: GpuSpec, heads: Heads) -> PublishedForm:
 
 def _kvsim_ns(gpu: GpuSpec, heads: Heads, new: Any, prefix: Any, slowdown: float) -> Floats:
     """Return kvsim's price of one chunk in a call, with a slowdown of prefixes on FA2."""
-    own = attention.FA2_PREFIX_SLOWDOWN
-    attention.FA2_PREFIX_SLOWDOWN = slowdown
+    own = pricing.FA2_PREFIX_SLOWDOWN
+    pricing.FA2_PREFIX_SLOWDOWN = slowdown
     price = price_prefill(gpu, heads, TOKENS)
-    attention.FA2_PREFIX_SLOWDOWN = own
+    pricing.FA2_PREFIX_SLOWDOWN = own
     return price.fixed_ns + _chunk_ns(price, new, prefix)
 
 

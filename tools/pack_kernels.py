@@ -7,7 +7,8 @@ SOURCE_DIR holds the tidy Parquet tables and the `fit_*.csv` constants. What is 
 - n or k = 51,200 of the GEMM grid (absent on some GPUs; the grid is a full rectangle without it);
 - fp8_block GEMM (timed eagerly: a floor of 70 to 385 µs that no engine sees);
 - decode attention (the rows whose KV fits in L2 are warm, as no engine is: its fitted cold form
-  is used), prefill attention of several sequences or on a prefix (the form covers both);
+  is used), prefill attention on a prefix (a form covers it) and of several prompts but for the
+  largest batch of each length;
 - expert parallelism, and routing other than the power law with exponent 1.2.
 """
 
@@ -56,16 +57,32 @@ def gemm_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
 
 
 def prefill_arrays(rows: pd.DataFrame) -> Arrays:
-    """Return latencies [(q_heads, kv_heads), tokens] of one sequence, by KV dtype and head size."""
-    chosen = rows[(rows.framework == "vllm") & (rows.batch == 1) & (rows.prefix_tokens == 0)]
-    chosen = chosen[(chosen.window == 0) & (chosen.new_tokens >= 16)]
+    """Return latencies [(q_heads, kv_heads), tokens] of prompts by KV dtype, head size and window.
+
+    `us` is of one prompt alone, `share_us` what a prompt adds to a call that has many: the time of
+    the largest batch beyond a lone short prompt's, divided by the batch. NaN: not measured.
+    """
+    chosen = rows[(rows.framework == "vllm") & (rows.prefix_tokens == 0) & (rows.new_tokens >= 16)]
     if (chosen.source == "aiconfigurator").any():
         chosen = chosen[chosen.source == "aiconfigurator"]
     arrays: Arrays = {}
-    for (dtype, size), part in chosen.groupby(["kv_dtype", "head_dim"], observed=True):
-        name = f"prefill/{dtype}/{size}"
-        parts = spread(part, ["q_heads", "kv_heads"], "new_tokens")
-        arrays |= dict(zip((f"{name}/heads", f"{name}/tokens", f"{name}/us"), parts, strict=True))
+    keys = ["q_heads", "kv_heads"]
+    for (dtype, size, window), part in chosen.groupby(
+        ["kv_dtype", "head_dim", "window"], observed=True
+    ):
+        name = f"prefill/{dtype}/{size}" + (f"/{window}" if window else "")
+        heads, tokens, alone = spread(part[part.batch == 1], keys, "new_tokens")
+        share = np.full_like(alone, np.nan)
+        at = [tuple(row) for row in heads]
+        shortest = dict(zip(at, np.nanmin(alone, axis=1), strict=True))
+        many = part[part.batch > 1].sort_values("batch").groupby([*keys, "new_tokens"]).last()
+        for (q_heads, kv_heads, new), row in many.iterrows():
+            place = at.index((q_heads, kv_heads)), int(np.searchsorted(tokens, new))
+            share[place] = (row.latency_us - shortest[q_heads, kv_heads]) / row.batch
+        arrays |= {f"{name}/heads": heads, f"{name}/tokens": tokens}
+        arrays[f"{name}/us"] = alone
+        if np.isfinite(share).any():
+            arrays[f"{name}/share_us"] = share
     return arrays
 
 

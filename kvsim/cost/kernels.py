@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.cost import Part
-from kvsim.cost.attention import price_decode, price_prefill
+from kvsim.cost.attention import price_decode
 from kvsim.cost.collectives import all_reduce_curve, gather_curve
 from kvsim.cost.formats import SIXTEEN_BIT_BYTES, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
 from kvsim.cost.layers import heads_on_gpu, layer_curves
 from kvsim.cost.moe import activated_experts
 from kvsim.cost.overheads import OverheadPolicy
+from kvsim.cost.prefill import price_prefill
 from kvsim.cost.small_ops import SMALL_OPS, embedding_ns, norm_ns, sampler_ns
 from kvsim.cost.step import AttentionLayers, KernelCost, Work
 from kvsim.cost.tables import Curve, Floats, Ints

@@ -1,9 +1,11 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from kvsim.cost.attention import Heads, PrefillPrice, price_decode, price_prefill
+from kvsim.cost.attention import Heads, price_decode
+from kvsim.cost.prefill import PrefillPrice, price_prefill
 from kvsim.cost.tables import fit, load_arrays
 from kvsim.gpu import GpuSpec, load_gpu
 
@@ -19,6 +21,15 @@ PREFIXED_US = [
     (923, 512, 88.03), (923, 16384, 1048.0), (2048, 1024, 297.7), (2048, 1152, 311.3),
     (2048, 13122, 1754.0),
 ]  # fmt: skip
+
+# (prompts, tokens of each, µs) of one call without prefixes, 32 query and 8 KV heads.
+SHARED_US = {
+    "h100_sxm": [(8, 16, 14), (16, 64, 25), (8, 128, 25), (32, 128, 82), (16, 256, 85),
+                 (4, 512, 51), (16, 512, 180), (16, 1024, 429), (8, 2048, 608), (4, 4096, 1011)],
+    "b200_sxm": [(8, 16, 15), (32, 16, 34), (16, 128, 31), (16, 256, 51), (16, 512, 107),
+                 (16, 1024, 242), (8, 2048, 341), (4, 4096, 549)],
+    "a100_sxm": [(16, 64, 37), (16, 256, 165), (16, 512, 407), (16, 1024, 1143), (4, 4096, 3396)],
+}  # fmt: skip
 
 
 def heads(q_heads: int = 32, kv_heads: int = 8, **changes: object) -> Heads:
@@ -52,6 +63,39 @@ def test_chunks_on_a_prefix_are_near_what_was_measured() -> None:
     ]
     assert np.median(errors) < 0.08
     assert max(errors) < 0.30
+
+
+@pytest.mark.parametrize("gpu", SHARED_US)
+def test_prompts_that_share_a_call_are_near_what_was_measured(gpu: str) -> None:
+    price = price_prefill(load_gpu(gpu), heads(), TOKENS)
+    errors = []
+    for prompts, new, us in SHARED_US[gpu]:
+        share_ns = price.share_ns[new] + price.pair_ns[new] * new / 2
+        ns = price.fixed_ns + max(chunk_ns(price, new, 0), prompts * share_ns)
+        errors.append(abs(ns / (us * 1e3) - 1))
+    assert np.median(errors) < 0.08
+    assert max(errors) < 0.25
+
+
+def test_shares_by_the_form_are_near_those_that_were_measured() -> None:
+    table = price_prefill(H100, heads(), TOKENS)
+    twin = replace(H100, name="not measured")  # same architecture, so the same constants
+    form = price_prefill(twin, heads(), TOKENS)
+    for new in (128, 256, 512, 1024, 4096):
+        measured, formed = (p.share_ns[new] + p.pair_ns[new] * new / 2 for p in (table, form))
+        assert formed == pytest.approx(measured, rel=0.3)
+
+
+def test_a_measured_window_is_its_own_price() -> None:
+    price = price_prefill(H100, heads(window_tokens=128), TOKENS)
+    arrays, table = load_arrays(H100), "prefill/bfloat16/128/128"
+    row = arrays[f"{table}/heads"].tolist().index([32, 8])
+    for new, us in zip(arrays[f"{table}/tokens"], arrays[f"{table}/us"][row], strict=True):
+        if new < len(TOKENS):
+            keys = min(new / 2, 128)
+            loop_ns = price.key_ns[new] * keys + price.tail_ns * keys
+            ns = price.base_ns[new] + max(price.pair_ns[new] * keys, loop_ns)
+            assert price.fixed_ns + ns == pytest.approx(us * 1e3, rel=1e-5)
 
 
 @pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "b200_sxm", "l40s", "t4"])
