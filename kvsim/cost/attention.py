@@ -31,7 +31,7 @@ class Heads:
         kv_dtype: `bfloat16` or `fp8`.
         window_tokens: Sliding window, or size of the chunks that attention is cut in; 0: full.
         chunked: Whether it is cut in chunks: a query sees its own chunk up to itself.
-        latent: Whether this is MLA, which no packed table covers.
+        expand_flop_per_key: MLA: FLOPs that make keys and values of one latent.
     """
 
     q_heads: int
@@ -43,7 +43,12 @@ class Heads:
     kv_dtype: str
     window_tokens: int = 0
     chunked: bool = False
-    latent: bool = False
+    expand_flop_per_key: float = 0.0
+
+    @property
+    def latent(self) -> bool:
+        """Whether this is MLA."""
+        return self.expand_flop_per_key > 0
 
     @property
     def keys_beyond_window(self) -> float:
@@ -57,7 +62,8 @@ class Heads:
 class DecodePrice:
     """Decode attention of one layer: `fixed_ns` + sequences · `seq_ns`[mean context].
 
-    In a step that also has prefill chunks it takes `mixed_factor` times as long.
+    In a step that also has prefill chunks it takes `mixed_factor` times as long, less `shared_ns`,
+    which their attention has paid for both.
     """
 
     fixed_ns: float
@@ -65,6 +71,7 @@ class DecodePrice:
     mixed_factor: float
     basis: Basis
     note: str
+    shared_ns: float = 0.0
 
 
 def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodePrice:
@@ -80,16 +87,12 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
         context[heads.window_tokens + 1 :] = heads.keys_beyond_window
     bytes_ns = context * heads.kv_bytes_per_token / gpu.hbm_bytes_per_s * NS_PER_S
     moved_ns = bytes_ns / constants["mem_eff"]
-    flop_ns = context * heads.decode_flop_per_pair / gpu.bf16_flop_per_s * NS_PER_S
-    moved_ns = np.maximum(
-        moved_ns, flop_ns / fit("attention_prefill", gpu, heads.kv_dtype)["compute_eff"]
-    )
     start_ns = constants["t_seq_us_per_sqrt_qheads"] * NS_PER_US * np.sqrt(heads.q_heads)
     p = constants["p"]
     seq_ns = start_ns + moved_ns if p == 1 else (start_ns**p + moved_ns**p) ** (1 / p)
     basis, note = basis_of(constants, heads)
     factor = _mixed_factor(gpu, heads)
-    measured = gpu.sm_arch in FA2_ARCHITECTURES and not heads.latent
+    measured = gpu.sm_arch in FA2_ARCHITECTURES
     note += f"; {factor:.2g} times as long in steps with chunks" + (
         "" if measured else ": unmeasured for this kernel"
     )
@@ -97,7 +100,7 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
 
 
 def _mixed_factor(gpu: GpuSpec, heads: Heads) -> float:
-    if gpu.sm_arch not in FA2_ARCHITECTURES or heads.latent:
+    if gpu.sm_arch not in FA2_ARCHITECTURES:
         return 1.0
     group = heads.q_heads / heads.kv_heads
     return max(1.0, FA2_MIXED_OFFSET + FA2_MIXED_PER_QUERY_HEAD * group)
@@ -105,8 +108,6 @@ def _mixed_factor(gpu: GpuSpec, heads: Heads) -> float:
 
 def basis_of(constants: Fit, heads: Heads) -> tuple[Basis, str]:
     """Return on what a form rests, and what to know about it."""
-    if heads.latent:
-        return "physical", f"MLA; {constants.origin}"
     if heads.chunked:
         size = f"{heads.window_tokens} tokens"
         return constants.basis, f"{constants.origin}; beyond {size}, half of them are seen"

@@ -10,6 +10,7 @@ from kvsim.cost.collectives import all_reduce_curve, gather_curve
 from kvsim.cost.formats import SIXTEEN_BIT_BYTES, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
 from kvsim.cost.layers import heads_on_gpu, layer_curves
+from kvsim.cost.mla import price_mla_decode, price_mla_prefill
 from kvsim.cost.moe import activated_experts
 from kvsim.cost.overheads import OverheadPolicy
 from kvsim.cost.prefill import price_prefill
@@ -63,11 +64,14 @@ def _attention(
 ) -> AttentionLayers:
     kv_cache_dtype = model.kv_cache_dtype(deployment.kv_cache_dtype)
     heads = heads_on_gpu(group.attention, deployment.tensor_parallel_size, kv_cache_dtype)
+    prefill, decode = price_prefill, price_decode
+    if heads.latent:
+        prefill, decode = price_mla_prefill, price_mla_decode
     return AttentionLayers(
         count=group.count,
         heads=heads,
-        prefill=price_prefill(gpu, heads, tokens),
-        decode=price_decode(gpu, heads, deployment.max_model_len),
+        prefill=prefill(gpu, heads, tokens),
+        decode=decode(gpu, heads, deployment.max_model_len),
     )
 
 

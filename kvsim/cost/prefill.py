@@ -135,11 +135,11 @@ def _measured_ns(
     """Return the times of a table for a prompt of these heads; None where no table fits.
 
     Head counts that were not measured take the ratio of table to form of the two nearest ones.
-    Attention in chunks and MLA have no such table, and of the windows only some.
+    Attention in chunks has no such table, and of the windows only some.
     """
     window = f"/{heads.window_tokens}" if heads.window_tokens else ""
     name, arrays = f"prefill/{heads.kv_dtype}/{heads.head_dim}{window}", load_arrays(gpu)
-    if heads.latent or heads.chunked or f"{name}/{table}" not in arrays:
+    if heads.chunked or f"{name}/{table}" not in arrays:
         return None
     counts = arrays[f"{name}/heads"].astype(np.float64)
     ratio = np.zeros(len(tokens))

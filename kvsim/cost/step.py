@@ -162,11 +162,16 @@ class _DecodeTable:
 
 
 def _decode_table(attention: Sequence[AttentionLayers], mixed: bool) -> _DecodeTable:
-    """Add up the layers, each group slowed by its own factor in steps with prefill chunks."""
+    """Add up the layers, each group slowed by its own factor in steps with prefill chunks.
+
+    What such a step pays once for both is in the price of its chunks.
+    """
     call_ns, seq_ns = 0.0, np.zeros(1)
     for layers in attention:
         times = layers.count * (layers.decode.mixed_factor if mixed else 1.0)
         call_ns = call_ns + times * layers.decode.fixed_ns
+        if mixed:
+            call_ns = call_ns - layers.count * layers.decode.shared_ns
         seq_ns = seq_ns + times * layers.decode.seq_ns
     seq_ns = whole_ticks(seq_ns)
     return _DecodeTable(float(whole_ticks(call_ns)), seq_ns, np.append(np.diff(seq_ns), 0.0))
