@@ -2,9 +2,10 @@
 
 Usage: python tools/check_attention.py SOURCE_DIR
 
-SOURCE_DIR holds `attention_mixed.parquet` (a chunk on a prefix and decodes, FlashAttention 2 on RTX
-PRO 6000 and RTX 4090) and `attention_prefill.parquet` (a chunk on a prefix alone, on the same GPUs;
-several prompts without prefix, on all; the largest batch of each length is packed, so left out).
+SOURCE_DIR holds `gpus.csv`, `attention_decode.parquet`, `attention_mixed.parquet` (a chunk on a
+prefix and decodes, FlashAttention 2 on RTX PRO 6000 and RTX 4090) and `attention_prefill.parquet`
+(a chunk on a prefix alone, on the same GPUs; several prompts without prefix, on all; the largest
+batch of each length is packed, so left out).
 The figures in `kvsim.cost.attention.price_prefill` are this tool's.
 """
 
@@ -25,6 +26,8 @@ from kvsim.units import NS_PER_S, NS_PER_US
 
 LONGEST = 16_384
 TOKENS = np.arange(LONGEST + 1)
+OTHERS_L2_MB = 126.0  # where a GPU's cache is unknown
+KEYS = {"gpu", "prompts", "head_dim", "window", "kv_dtype"}
 LENGTHS = (15, 64, 512, LONGEST)
 
 
@@ -59,10 +62,11 @@ def main(source: Path) -> None:
     print(_errors("a chunk on a prefix alone", _chunks(on_prefix.rename(columns=names))))
     print(_errors("a chunk and decodes in one call", _chunks(mixed)))
     several = _several(prefill)
-    for keys in (["prompts"], ["gpu", "prompts"]):
-        for names_of, part in several.groupby(keys, observed=True):
-            title = ", ".join(["several prompts in one call", *map(str, names_of)])
-            print(_errors(title, part.drop(columns=["gpu", "prompts"])))
+    _print_groups("several prompts in one call", several, ["prompts"])
+    _print_groups("several prompts in one call", several, ["gpu", "prompts"])
+    decode = _decode(pd.read_parquet(source / "attention_decode.parquet"), source)
+    _print_groups("decode, KV beyond L2", decode, ["gpu", "kv_dtype"])
+    _print_groups("decode, KV beyond L2", decode, ["head_dim", "window", "kv_dtype"])
 
 
 def _chunks(rows: pd.DataFrame) -> pd.DataFrame:
@@ -108,6 +112,32 @@ def _several(rows: pd.DataFrame) -> pd.DataFrame:
         }
         parts.append(pd.DataFrame(ratios))
     return pd.concat(parts)
+
+
+def _decode(rows: pd.DataFrame, source: Path) -> pd.DataFrame:
+    """Return predicted / measured time of decode calls whose KV is twice the L2 cache or more."""
+    rows = rows[(rows.framework == "vllm") & (rows.source == "aiconfigurator")]
+    l2_mb = pd.read_csv(source / "gpus.csv").set_index("gpu").l2_mb.fillna(OTHERS_L2_MB)
+    keys = ["gpu", "head_dim", "window", "kv_dtype"]
+    parts = []
+    for (name, size, window, kv_dtype, q_heads, kv_heads), part in rows.groupby(
+        [*keys, "q_heads", "kv_heads"], observed=True
+    ):
+        flop, kv_bytes = 4.0 * q_heads * size, kv_heads * size * (2 if kv_dtype == "fp8" else 4)
+        heads = Heads(q_heads, kv_heads, size, flop, flop, kv_bytes, str(kv_dtype), window)
+        read = part.kv_len.clip(upper=window or None) * part.batch * kv_bytes
+        cold = part[read >= 2e6 * l2_mb[name]]
+        price = price_decode(load_gpu(str(name)), heads, int(part.kv_len.max()))
+        seqs_ns = cold.batch.to_numpy() * price.seq_ns[cold.kv_len.to_numpy()]
+        ratio = (price.fixed_ns + seqs_ns) / (cold.latency_us.to_numpy() * NS_PER_US)
+        parts.append(cold[keys].assign(kvsim=ratio))
+    return pd.concat(parts)
+
+
+def _print_groups(title: str, ratios: pd.DataFrame, keys: list[str]) -> None:
+    named = [column for column in ratios if column in KEYS]
+    for names, part in ratios.groupby(keys, observed=True):
+        print(_errors(", ".join([title, *map(str, names)]), part.drop(columns=named)))
 
 
 def _heads(q_heads: int, kv_heads: int) -> Heads:

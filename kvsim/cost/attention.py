@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.cost import Basis
-from kvsim.cost.tables import Fit, Floats, fit
+from kvsim.cost.tables import Fit, Floats, fit, fitted_dtypes
 from kvsim.gpu import GpuSpec
 from kvsim.units import NS_PER_S, NS_PER_US
 
@@ -75,21 +75,26 @@ class DecodePrice:
 
 
 def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodePrice:
-    """Price decode attention by the cold form, for mean contexts 0 to `max_context_tokens`.
+    """Price decode attention by a cold form, for mean contexts 0 to `max_context_tokens`.
 
-    t = t_fix + ((B·t_seq·√q)^p + (K/(e_m·BW))^p)^(1/p) for B sequences with K bytes of KV. The
-    form is homogeneous: B times a function of the mean context K/B, hence one table for all B.
-    It is fitted on rows whose KV exceeds the L2 cache, since an engine never finds its KV there.
+    t = t_fix + ((B·t_seq·√q)^p + (K/(e_m·BW))^p)^(1/p) for B sequences with K bytes of KV: the
+    constants published with the tables, fitted on rows whose KV exceeds the L2 cache, since an
+    engine never finds its KV there. Other head sizes than 128 and sliding windows that were
+    measured have constants of their own, see `shape_seq_ns`. Both forms are homogeneous: B times a
+    function of the mean context K/B, hence one table for all B.
     """
-    constants = fit("attention_decode", gpu, heads.kv_dtype)
     context = np.arange(max_context_tokens + 1, dtype=np.float64)
     if heads.window_tokens:
         context[heads.window_tokens + 1 :] = heads.keys_beyond_window
-    bytes_ns = context * heads.kv_bytes_per_token / gpu.hbm_bytes_per_s * NS_PER_S
-    moved_ns = bytes_ns / constants["mem_eff"]
-    start_ns = constants["t_seq_us_per_sqrt_qheads"] * NS_PER_US * np.sqrt(heads.q_heads)
-    p = constants["p"]
-    seq_ns = start_ns + moved_ns if p == 1 else (start_ns**p + moved_ns**p) ** (1 / p)
+    shape = _fitted_shape(heads)
+    if shape:
+        constants = fit("attention_decode_shapes", gpu, shape)
+        seq_ns = shape_seq_ns(constants, gpu, heads, context)
+    else:
+        constants = fit("attention_decode", gpu, heads.kv_dtype)
+        moved_ns = context * heads.kv_bytes_per_token / gpu.hbm_bytes_per_s * NS_PER_S
+        start_us = constants["t_seq_us_per_sqrt_qheads"] * math.sqrt(heads.q_heads)
+        seq_ns = _norm(start_us * NS_PER_US, moved_ns / constants["mem_eff"], constants["p"])
     basis, note = basis_of(constants, heads)
     factor = _mixed_factor(gpu, heads)
     measured = gpu.sm_arch in FA2_ARCHITECTURES
@@ -97,6 +102,42 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
         "" if measured else ": unmeasured for this kernel"
     )
     return DecodePrice(constants["t_fix_us"] * NS_PER_US, seq_ns, factor, basis, note)
+
+
+def shape_seq_ns(constants: Fit, gpu: GpuSpec, heads: Heads, context: Floats) -> Floats:
+    """Return the time of a sequence, ((s0 + s1·q)^p + max(K/(e_m·BW), F/(e_c·peak))^p)^(1/p).
+
+    F are the FLOPs on its context. They bound kernels that read the keys for each query head anew,
+    as FlashAttention 2 does with sliding windows, and MLA. Fitted by `tools/fit_attention.py`: left
+    out rows have median errors of 2 to 18 %.
+    """
+    moved_s = context * heads.kv_bytes_per_token / (constants["mem_eff"] * gpu.hbm_bytes_per_s)
+    flop_s = context * heads.decode_flop_per_pair / (constants["compute_eff"] * gpu.bf16_flop_per_s)
+    start_us = constants["t_seq_us"] + constants["t_seq_us_per_qhead"] * heads.q_heads
+    return _norm(start_us * NS_PER_US, np.maximum(moved_s, flop_s) * NS_PER_S, constants["p"])
+
+
+def _norm(start_ns: float, busy_ns: Floats, p: float) -> Floats:
+    return start_ns + busy_ns if p == 1 else np.asarray((start_ns**p + busy_ns**p) ** (1 / p))
+
+
+def _fitted_shape(heads: Heads) -> str:
+    """Return which shape of `attention_decode_shapes` these heads have; empty: none of them.
+
+    A window that was not measured takes the nearest one of its head size. Attention in chunks is
+    plain attention of sequences that start anew.
+    """
+    prefix = f"{heads.kv_dtype}/{heads.head_dim}/"
+    windows = [
+        int(shape.removeprefix(prefix))
+        for shape in fitted_dtypes("attention_decode_shapes")
+        if shape.startswith(prefix)
+    ]
+    wanted = 0 if heads.chunked else heads.window_tokens
+    if wanted:
+        windows = [window for window in windows if window]
+        wanted = min(windows, key=lambda window: abs(math.log(window / wanted)), default=0)
+    return f"{prefix}{wanted}" if wanted in windows else ""
 
 
 def _mixed_factor(gpu: GpuSpec, heads: Heads) -> float:

@@ -1,35 +1,27 @@
 """Multi-head latent attention (DeepSeek, Kimi): a module beside its matrix products.
 
-The forms are fitted on whole modules as vLLM runs them, less their products (`tools/fit_mla.py`):
-norms of the latents, rotary embedding, copies and the products with the latents' own matrices in
-decode are in them. Whole modules that were left out of the fit are met within 4 to 8 % (decode) and
-3 to 6 % (prefill) in the median, those with a left-out number of heads within 2 to 18 and 2 to 6 %.
+The forms are fitted on whole modules as vLLM runs them, less their products
+(`tools/fit_attention.py`): norms of the latents, rotary embedding, copies and the products with the
+latents' own matrices in decode are in them. Whole modules that were left out of the fit are met
+within 4 to 8 % (decode) and 3 to 6 % (prefill) in the median, those with a left-out number of heads
+within 2 to 18 and 2 to 6 %.
 """
 
 import numpy as np
 
 from kvsim.cost import Basis
-from kvsim.cost.attention import DecodePrice, Heads
+from kvsim.cost.attention import DecodePrice, Heads, shape_seq_ns
 from kvsim.cost.prefill import PrefillPrice
-from kvsim.cost.tables import Fit, Floats, Ints, fit
+from kvsim.cost.tables import Fit, Ints, fit
 from kvsim.gpu import GpuSpec
 from kvsim.units import NS_PER_S, NS_PER_US
 
 
 def price_mla_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodePrice:
-    """Price MLA decode, for mean contexts 0 to `max_context_tokens`.
-
-    t = t_fix + ((B·(s0 + s1·q))^p + max(K/(e_m·BW), F/(e_c·peak))^p)^(1/p) for B sequences with K
-    bytes of latents, which all q heads share, and F FLOPs on them.
-    """
+    """Price MLA decode, for mean contexts 0 to `max_context_tokens`; heads share the latents."""
     constants = fit("mla_decode", gpu, heads.kv_dtype)
     context = np.arange(max_context_tokens + 1, dtype=np.float64)
-    moved_ns = context * heads.kv_bytes_per_token / (constants["mem_eff"] * gpu.hbm_bytes_per_s)
-    flop_per_s = constants["compute_eff"] * gpu.bf16_flop_per_s
-    busy_ns = np.maximum(moved_ns, context * heads.decode_flop_per_pair / flop_per_s) * NS_PER_S
-    start_us = constants["t_seq_us"] + constants["t_seq_us_per_qhead"] * heads.q_heads
-    p = constants["p"]
-    seq_ns: Floats = ((start_us * NS_PER_US) ** p + busy_ns**p) ** (1 / p)
+    seq_ns = shape_seq_ns(constants, gpu, heads, context)
     basis, note = _basis(constants)
     fixed_ns, shared_ns = constants["t_fix_us"] * NS_PER_US, _shared_ns(gpu, heads)
     return DecodePrice(fixed_ns, seq_ns, 1.0, basis, note, shared_ns)

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,13 +146,44 @@ def test_decode_is_the_published_form_for_any_batch(gpu: str) -> None:
         assert ns == pytest.approx(expected_us * 1e3, rel=1e-3)
 
 
-def test_a_sliding_window_caps_the_context_and_nothing_else() -> None:
-    full, window = (
-        price_decode(H100, heads(), 4096),
-        price_decode(H100, heads(window_tokens=128), 4096),
-    )
-    assert np.array_equal(full.seq_ns[:129], window.seq_ns[:129])
-    assert np.all(window.seq_ns[128:] == window.seq_ns[128])
+# (GPU, head size, window, KV dtype, query and KV heads, sequences, context, µs), as measured.
+SHAPED_US = [
+    ("h100_sxm", 64, 128, "bfloat16", 64, 8, 512, 512, 209),
+    ("h100_sxm", 64, 128, "bfloat16", 64, 8, 128, 2048, 59),
+    ("h100_sxm", 256, 0, "fp8", 16, 2, 32, 8192, 205),
+    ("h100_sxm", 256, 0, "fp8", 16, 2, 512, 512, 214),
+    ("b200_sxm", 192, 0, "fp8", 32, 2, 8, 32768, 147),
+    ("rtx_pro_6000_server", 64, 128, "bfloat16", 64, 8, 32, 2048, 56),
+    ("rtx_pro_6000_server", 64, 128, "bfloat16", 64, 8, 512, 512, 885),
+    ("rtx_pro_6000_server", 128, 8192, "bfloat16", 40, 8, 32, 8192, 1231),
+    ("rtx_pro_6000_server", 128, 8192, "bfloat16", 40, 8, 8, 32768, 349),
+]
+
+
+@pytest.mark.parametrize("row", SHAPED_US)
+def test_other_head_sizes_and_windows_are_near_what_was_measured(row: tuple[Any, ...]) -> None:
+    gpu, size, window, kv_dtype, q_heads, kv_heads, batch, context, us = row
+    element_bytes = 1 if kv_dtype == "fp8" else 2
+    flop, kv_bytes = 4.0 * q_heads * size, 2.0 * kv_heads * size * element_bytes
+    shape = Heads(q_heads, kv_heads, size, flop, flop, kv_bytes, kv_dtype, window)
+    price = price_decode(load_gpu(gpu), shape, 40_000)
+    assert price.basis == "interpolated"
+    ns = price.fixed_ns + batch * price.seq_ns[context]
+    assert ns == pytest.approx(us * 1e3, rel=0.4)  # nine in ten windows are within
+
+
+@pytest.mark.parametrize("window", [128, 1024])
+def test_a_sliding_window_caps_the_context(window: int) -> None:
+    price = price_decode(H100, heads(window_tokens=window), 4096)
+    assert np.all(np.diff(price.seq_ns[: window + 1]) >= 0)
+    assert np.all(price.seq_ns[window:] == price.seq_ns[window])
+
+
+def test_a_window_that_was_not_measured_takes_the_nearest() -> None:
+    near, far = (price_decode(H100, heads(window_tokens=w), 4096) for w in (100, 4096))
+    small, large = (price_decode(H100, heads(window_tokens=w), 4096) for w in (128, 8192))
+    assert np.array_equal(near.seq_ns[:100], small.seq_ns[:100])
+    assert np.array_equal(far.seq_ns, large.seq_ns)
 
 
 def test_attention_in_chunks_starts_anew() -> None:
