@@ -87,7 +87,7 @@ def _logits_curves(model: ModelSpec, gpu: GpuSpec, gpus: int, seqs: Ints) -> lis
     shard = -(-model.vocab_size // gpus)
     curves = gemm_curves("logits", gpu, sixteen_bit(gpu), seqs, shard, model.hidden_size)
     sampled_ns = sampler_ns(gpu, seqs.astype(np.float64), model.vocab_size)
-    sampler = Part("sampler", "hbm", "physical", "25 µs and the bytes of the logits")
+    sampler = Part("sampler", "hbm", "physical", "15 µs and the bytes of the logits")
     curves.append(Curve(sampler, np.where(seqs > 0, sampled_ns, 0.0)))
     if gpus > 1:
         size_bytes = seqs.astype(np.float64) * (SIXTEEN_BIT_BYTES * model.vocab_size)

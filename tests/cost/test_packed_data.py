@@ -118,6 +118,16 @@ def test_packing_gemm_keeps_every_point_and_leaves_gaps_open(tool: ModuleType) -
     assert tool.gemm_arrays(rows, "a100_sxm") == {}  # there, sglang's rows are taken
 
 
+def test_lone_spikes_are_noise_and_tile_edges_are_not(tool: ModuleType) -> None:
+    column = [1.0, 1.0, 3.0, 1.1, 2.2, 2.3, 2.2, 9.0]
+    cube = np.array(column, dtype=np.float32).reshape(-1, 1, 1)
+    expected = [1.0, 1.0, 1.1, 1.1, 2.2, 2.3, 2.2, 9.0]
+    assert tool.without_spikes(cube).ravel() == pytest.approx(expected)
+    cube[1] = np.nan  # a gap: its neighbours have one neighbour each
+    assert np.isnan(tool.without_spikes(cube)[1])
+    assert tool.without_spikes(cube)[2] == pytest.approx(1.1)
+
+
 def test_packing_all_reduce_prefers_vllm_and_takes_medians(tool: ModuleType) -> None:
     rows = pd.DataFrame(
         {
