@@ -159,7 +159,7 @@ def test_a_lone_request_takes_what_its_steps_cost(tmp_path, layout):
     prefill_ns = 0
     for prefix in (0, 1024, 2048):
         tokens = min(1024, 3000 - prefix)
-        prefill_ns += cost.step_ns(tokens, 1, 0, 0, cost.chunk_ns(tokens, prefix))
+        prefill_ns += cost.step_ns(tokens, 1, 0, 0, cost.chunks_ns([(tokens, prefix)]))
     decode_ns = sum(cost.step_ns(1, 1, 1, context, 0.0) for context in range(3001, 3200))
     rows = tables["requests"]
     front_end_ns = variant.profile.front_end.delay_ns(3000)

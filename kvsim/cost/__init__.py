@@ -49,8 +49,12 @@ class StepCost(Protocol):
         """Component, on what its price rests, and what to know about it; without repeats."""
         ...
 
-    def chunk_ns(self, new_tokens: int, prefix_tokens: int) -> float:
-        """Return the attention time, over all layers, of one prefill chunk on its prefix."""
+    def chunks_ns(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Return the attention time, over all layers, of the prefill chunks of one step.
+
+        Args:
+            chunks: New tokens and prefix of each; several share the GPU.
+        """
         ...
 
     def step_ns(
@@ -63,7 +67,7 @@ class StepCost(Protocol):
             seqs: Sequences in the step; each needs logits.
             decode_seqs: Sequences that decode one token.
             decode_kv_tokens: Sum of their contexts, the new tokens included.
-            chunks_ns: Sum of `chunk_ns` over the prefill chunks, in their order.
+            chunks_ns: What `chunks_ns` says of the step's prefill chunks.
         """
         ...
 

@@ -35,9 +35,9 @@ class AffineCost:
         }
         return [(term, "given", "affine law") for term, ns in terms.items() if ns]
 
-    def chunk_ns(self, new_tokens: int, prefix_tokens: int) -> float:
-        """Return the context term of one prefill chunk, not yet rounded down."""
-        return self.per_context_token_ns * (new_tokens + prefix_tokens)
+    def chunks_ns(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Return the context term of a step's prefill chunks, not yet rounded down."""
+        return self.per_context_token_ns * sum(new + prefix for new, prefix in chunks)
 
     def step_ns(
         self, tokens: int, seqs: int, decode_seqs: int, decode_kv_tokens: int, chunks_ns: float

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.cost import Part
-from kvsim.cost.attention import price_decode, price_prefill
+from kvsim.cost.attention import price_decode
 from kvsim.cost.collectives import collective_curve, gather_curve, hop_curve
 from kvsim.cost.formats import SIXTEEN_BIT_BYTES, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
@@ -16,9 +16,11 @@ from kvsim.cost.layers import (
     heads_on_gpu,
     layer_curves,
 )
+from kvsim.cost.mla import price_mla_decode, price_mla_prefill
 from kvsim.cost.moe import Routing, activated_experts
 from kvsim.cost.overheads import OverheadPolicy
 from kvsim.cost.pipeline import Kernels, PipelineCost
+from kvsim.cost.prefill import price_prefill
 from kvsim.cost.small_ops import SMALL_OPS, embedding_ns, norm_ns, sampler_ns
 from kvsim.cost.step import AttentionLayers, KernelCost, Work
 from kvsim.cost.tables import Curve, Floats, Ints
@@ -102,11 +104,14 @@ def _attention(
 ) -> AttentionLayers:
     kv_cache_dtype = model.kv_cache_dtype(deployment.kv_cache_dtype)
     heads = heads_on_gpu(group.attention, deployment.tensor_parallel_size, kv_cache_dtype)
+    prefill, decode = price_prefill, price_decode
+    if heads.latent:
+        prefill, decode = price_mla_prefill, price_mla_decode
     return AttentionLayers(
         count=group.count,
         heads=heads,
-        prefill=price_prefill(gpu, heads, tokens),
-        decode=price_decode(gpu, heads, deployment.max_model_len),
+        prefill=prefill(gpu, heads, tokens),
+        decode=decode(gpu, heads, deployment.max_model_len),
     )
 
 
@@ -151,7 +156,7 @@ def _logits_curves(model: ModelSpec, gpu: GpuSpec, gpus: int, seqs: Ints) -> lis
     shard = -(-model.vocab_size // gpus)
     curves = gemm_curves("logits", gpu, sixteen_bit(gpu), seqs, shard, model.hidden_size)
     sampled_ns = sampler_ns(gpu, seqs.astype(np.float64), model.vocab_size)
-    sampler = Part("sampler", "hbm", "physical", "25 µs and the bytes of the logits")
+    sampler = Part("sampler", "hbm", "physical", "15 µs and the bytes of the logits")
     curves.append(Curve(sampler, np.where(seqs > 0, sampled_ns, 0.0)))
     if gpus > 1:
         size_bytes = seqs.astype(np.float64) * (SIXTEEN_BIT_BYTES * model.vocab_size)

@@ -130,6 +130,9 @@ def heads_on_gpu(attention: Attention, tensor_parallel_size: int, kv_cache_dtype
     latent = attention.kind == "mla"
     # In decode the query meets the latent itself: rank + rope for its score, rank for the value.
     wide = 2.0 * q_heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
+    expand = (
+        2.0 * q_heads * attention.kv_lora_rank * (attention.nope_head_dim + attention.v_head_dim)
+    )
     return Heads(
         q_heads=q_heads,
         kv_heads=attention.kv_heads_per_gpu(tensor_parallel_size),
@@ -140,7 +143,7 @@ def heads_on_gpu(attention: Attention, tensor_parallel_size: int, kv_cache_dtype
         kv_dtype="fp8" if size == 1 else "bfloat16",
         window_tokens=attention.window_tokens,
         chunked=attention.kind == "chunked",
-        latent=latent,
+        expand_flop_per_key=expand if latent else 0.0,
     )
 
 
@@ -198,16 +201,17 @@ def _small_ops_ns(
     """Return the time of one layer's element-wise kernels: two norms, rotary embedding, activation.
 
     Norms of queries and keys are one more kernel; the activation of routed experts is part of
-    their table.
+    their table, and what MLA does beside its products part of its attention's price.
     """
     attention, mlp = group.attention, group.mlp
     q_heads = -(-attention.q_heads // tensor_parallel_size)
     kv_heads = attention.kv_heads_per_gpu(tensor_parallel_size)
     rotated = (q_heads + kv_heads) * attention.head_dim
     ns = 2 * norm_ns(gpu, tokens, model.hidden_size)
-    if model.rotary_dim:
+    latent = attention.kind == "mla"
+    if model.rotary_dim and not latent:
         ns = ns + rope_ns(gpu, tokens, rotated)
-    if attention.norm_weights:
+    if attention.norm_weights and not latent:
         ns = ns + rope_ns(gpu, tokens, rotated)  # moves the same bytes
     dense = mlp.intermediate_size if mlp.kind == "dense" else mlp.shared_intermediate_size
     if dense:

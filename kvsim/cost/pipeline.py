@@ -76,9 +76,9 @@ class PipelineCost:
         """Component, on what its price rests, and what to know about it; without repeats."""
         return self._costs[-1].basis
 
-    def chunk_ns(self, new_tokens: int, prefix_tokens: int) -> float:
-        """Return the attention time, over all layers, of one prefill chunk on its prefix."""
-        return self._costs[0].chunk_ns(new_tokens, prefix_tokens)
+    def chunks_ns(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Return the attention time, over all layers, of a step's prefill chunks (new, prefix)."""
+        return self._costs[0].chunks_ns(chunks)
 
     def step_ns(
         self, tokens: int, seqs: int, decode_seqs: int, decode_kv_tokens: int, chunks_ns: float

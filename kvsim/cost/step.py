@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.cost import Basis, Part, StepShape
-from kvsim.cost.attention import DecodePrice, Heads, PrefillPrice
+from kvsim.cost.attention import DecodePrice, Heads
+from kvsim.cost.prefill import PrefillPrice
 from kvsim.cost.tables import Curve, Floats, whole_ticks
 
 
@@ -67,20 +68,27 @@ class KernelCost:
             parts += _attention_parts(layers)
         return list(dict.fromkeys((part.component, part.basis, part.note) for part in parts))
 
-    def chunk_ns(self, new_tokens: int, prefix_tokens: int) -> float:
-        """Return the attention time, over all layers, of one prefill chunk on its prefix.
+    def chunks_ns(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Return the attention time, over all layers, of a step's prefill chunks (new, prefix).
 
-        The fixed cost of the kernel call is not in it: one call serves all chunks of a step, and
-        `step_ns` adds it once.
+        A lone one takes its own time; several the time of the longest, or the sum of their shares
+        if that is more. The fixed cost of the kernel call is not in it: one call serves all chunks,
+        and `step_ns` adds it once.
         """
-        half = new_tokens / 2
-        total_ns = 0.0
-        for base_ns, pair_ns, key_ns, tail_ns, window_tokens, keys_beyond in self._chunks:
-            keys = prefix_tokens + half
-            keys = keys if keys < window_tokens else keys_beyond
-            by_flops = pair_ns[new_tokens] * keys
-            by_loop = key_ns[new_tokens] * keys + tail_ns * (half if half < keys else keys)
-            total_ns += base_ns[new_tokens] + (by_flops if by_flops > by_loop else by_loop)
+        total_ns, lone = 0.0, len(chunks) == 1
+        for base_ns, pair_ns, key_ns, tail_ns, share_ns, window_tokens, keys_beyond in self._chunks:
+            longest_ns = shares_ns = 0.0
+            for new, prefix in chunks:
+                half = new / 2
+                keys = prefix + half
+                keys = keys if keys < window_tokens else keys_beyond
+                by_flops = pair_ns[new] * keys
+                by_loop = key_ns[new] * keys + tail_ns * (half if half < keys else keys)
+                alone_ns = base_ns[new] + (by_flops if by_flops > by_loop else by_loop)
+                shares_ns += share_ns[new] + by_flops
+                if alone_ns > longest_ns:
+                    longest_ns = alone_ns
+            total_ns += longest_ns if lone or longest_ns > shares_ns else shares_ns
         return total_ns
 
     def step_ns(
@@ -154,11 +162,16 @@ class _DecodeTable:
 
 
 def _decode_table(attention: Sequence[AttentionLayers], mixed: bool) -> _DecodeTable:
-    """Add up the layers, each group slowed by its own factor in steps with prefill chunks."""
+    """Add up the layers, each group slowed by its own factor in steps with prefill chunks.
+
+    What such a step pays once for both is in the price of its chunks.
+    """
     call_ns, seq_ns = 0.0, np.zeros(1)
     for layers in attention:
         times = layers.count * (layers.decode.mixed_factor if mixed else 1.0)
         call_ns = call_ns + times * layers.decode.fixed_ns
+        if mixed:
+            call_ns = call_ns - layers.count * layers.decode.shared_ns
         seq_ns = seq_ns + times * layers.decode.seq_ns
     seq_ns = whole_ticks(seq_ns)
     return _DecodeTable(float(whole_ticks(call_ns)), seq_ns, np.append(np.diff(seq_ns), 0.0))
@@ -179,13 +192,14 @@ def _total(curves: Sequence[Curve]) -> Floats:
 
 def _chunk_tables(
     layers: AttentionLayers,
-) -> tuple[list[float], list[float], list[float], float, float, float]:
+) -> tuple[list[float], list[float], list[float], float, list[float], float, float]:
     price, count = layers.prefill, layers.count
     return (
         whole_ticks(count * price.base_ns).tolist(),
         whole_ticks(count * price.pair_ns).tolist(),
         whole_ticks(count * price.key_ns).tolist(),
         float(whole_ticks(count * price.tail_ns)),
+        whole_ticks(count * price.share_ns).tolist(),
         float(layers.heads.window_tokens or np.inf),
         layers.heads.keys_beyond_window,
     )

@@ -73,9 +73,9 @@ def fit(form: str, gpu: GpuSpec, dtype: str = "") -> Fit:
     and the median for a constant that bf16 has no need of.
 
     Args:
-        form: `gemm`, `attention_decode`, `attention_prefill` or `all_reduce`.
+        form: Which one; its constants are in `fit_FORM.csv`.
         gpu: The GPU.
-        dtype: Second key: dtype, or the number of GPUs of an all-reduce.
+        dtype: Second key: dtype, shape of attention, or number of GPUs of an all-reduce.
     """
     rows = _fit_rows(form)
     wanted = [row for row in rows if row.dtype == dtype]
@@ -92,6 +92,11 @@ def fit(form: str, gpu: GpuSpec, dtype: str = "") -> Fit:
             origin = "form fitted on" if own else "form with the constants of"
             return Fit(values, bool(own) and key == dtype, f"{origin} {near.gpu}")
     return Fit(middle, False, "form with median constants")
+
+
+def fitted_dtypes(form: str) -> set[str]:
+    """Return the dtypes (or shapes) that a form was fitted for on any GPU."""
+    return {row.dtype for row in _fit_rows(form)}
 
 
 def whole_ticks(ns: Floats | float) -> Floats:

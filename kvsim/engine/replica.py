@@ -309,16 +309,16 @@ class Replica:
         """Return attention time, count, tokens, contexts and query-key pairs of the chunks."""
         if plan.admitted:
             self._note_admitted(plan)
-        chunks = plan.chunks
-        chunks_ns, chunk_tokens, kv_tokens, pairs = 0.0, 0, 0, 0
-        for request in chunks:
+        chunk_tokens, kv_tokens, pairs = 0, 0, 0
+        chunks = []
+        for request in plan.chunks:
             new, prefix = request.chunk_tokens, request.computed_tokens
-            chunks_ns += self._cost.chunk_ns(new, prefix)
+            chunks.append((new, prefix))
             chunk_tokens += new
             kv_tokens += prefix + new
             pairs += new * prefix + new * (new + 1) // 2
             self._own(request)
-        return chunks_ns, len(chunks), chunk_tokens, kv_tokens, pairs
+        return self._cost.chunks_ns(chunks), len(chunks), chunk_tokens, kv_tokens, pairs
 
     def _own(self, request: Request) -> None:
         """Keep count of the slots that a request owns and will never fill."""

@@ -18,7 +18,7 @@ def test_a_floor_on_the_context_counts_whole_microseconds(
     )
     tokens = len(decode) + sum(new for new, _ in chunks)
     context = sum(decode) + sum(new + prefix for new, prefix in chunks)
-    chunks_ns = sum(cost.chunk_ns(new, prefix) for new, prefix in chunks)
+    chunks_ns = cost.chunks_ns(chunks)
     step_ns = cost.step_ns(
         tokens, len(decode) + len(chunks), len(decode), sum(decode), float(chunks_ns)
     )
@@ -27,7 +27,7 @@ def test_a_floor_on_the_context_counts_whole_microseconds(
 
 def test_each_term_counts_once() -> None:
     cost = AffineCost(fixed_ns=7, per_token_ns=11, per_seq_ns=13, per_context_token_ns=17)
-    chunks_ns = cost.chunk_ns(4, 6)
+    chunks_ns = cost.chunks_ns([(4, 6)])
     assert cost.step_ns(6, 3, 2, 100, chunks_ns) == 7 + 11 * 6 + 13 * 3 + 17 * (100 + 10)
 
 

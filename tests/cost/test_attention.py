@@ -1,9 +1,12 @@
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kvsim.cost.attention import Heads, PrefillPrice, price_decode, price_prefill
+from kvsim.cost.attention import Heads, price_decode
+from kvsim.cost.prefill import PrefillPrice, price_prefill
 from kvsim.cost.tables import fit, load_arrays
 from kvsim.gpu import GpuSpec, load_gpu
 
@@ -19,6 +22,15 @@ PREFIXED_US = [
     (923, 512, 88.03), (923, 16384, 1048.0), (2048, 1024, 297.7), (2048, 1152, 311.3),
     (2048, 13122, 1754.0),
 ]  # fmt: skip
+
+# (prompts, tokens of each, µs) of one call without prefixes, 32 query and 8 KV heads.
+SHARED_US = {
+    "h100_sxm": [(8, 16, 14), (16, 64, 25), (8, 128, 25), (32, 128, 82), (16, 256, 85),
+                 (4, 512, 51), (16, 512, 180), (16, 1024, 429), (8, 2048, 608), (4, 4096, 1011)],
+    "b200_sxm": [(8, 16, 15), (32, 16, 34), (16, 128, 31), (16, 256, 51), (16, 512, 107),
+                 (16, 1024, 242), (8, 2048, 341), (4, 4096, 549)],
+    "a100_sxm": [(16, 64, 37), (16, 256, 165), (16, 512, 407), (16, 1024, 1143), (4, 4096, 3396)],
+}  # fmt: skip
 
 
 def heads(q_heads: int = 32, kv_heads: int = 8, **changes: object) -> Heads:
@@ -52,6 +64,39 @@ def test_chunks_on_a_prefix_are_near_what_was_measured() -> None:
     ]
     assert np.median(errors) < 0.08
     assert max(errors) < 0.30
+
+
+@pytest.mark.parametrize("gpu", SHARED_US)
+def test_prompts_that_share_a_call_are_near_what_was_measured(gpu: str) -> None:
+    price = price_prefill(load_gpu(gpu), heads(), TOKENS)
+    errors = []
+    for prompts, new, us in SHARED_US[gpu]:
+        share_ns = price.share_ns[new] + price.pair_ns[new] * new / 2
+        ns = price.fixed_ns + max(chunk_ns(price, new, 0), prompts * share_ns)
+        errors.append(abs(ns / (us * 1e3) - 1))
+    assert np.median(errors) < 0.08
+    assert max(errors) < 0.25
+
+
+def test_shares_by_the_form_are_near_those_that_were_measured() -> None:
+    table = price_prefill(H100, heads(), TOKENS)
+    twin = replace(H100, name="not measured")  # same architecture, so the same constants
+    form = price_prefill(twin, heads(), TOKENS)
+    for new in (128, 256, 512, 1024, 4096):
+        measured, formed = (p.share_ns[new] + p.pair_ns[new] * new / 2 for p in (table, form))
+        assert formed == pytest.approx(measured, rel=0.3)
+
+
+def test_a_measured_window_is_its_own_price() -> None:
+    price = price_prefill(H100, heads(window_tokens=128), TOKENS)
+    arrays, table = load_arrays(H100), "prefill/bfloat16/128/128"
+    row = arrays[f"{table}/heads"].tolist().index([32, 8])
+    for new, us in zip(arrays[f"{table}/tokens"], arrays[f"{table}/us"][row], strict=True):
+        if new < len(TOKENS):
+            keys = min(new / 2, 128)
+            loop_ns = price.key_ns[new] * keys + price.tail_ns * keys
+            ns = price.base_ns[new] + max(price.pair_ns[new] * keys, loop_ns)
+            assert price.fixed_ns + ns == pytest.approx(us * 1e3, rel=1e-5)
 
 
 @pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "b200_sxm", "l40s", "t4"])
@@ -101,13 +146,44 @@ def test_decode_is_the_published_form_for_any_batch(gpu: str) -> None:
         assert ns == pytest.approx(expected_us * 1e3, rel=1e-3)
 
 
-def test_a_sliding_window_caps_the_context_and_nothing_else() -> None:
-    full, window = (
-        price_decode(H100, heads(), 4096),
-        price_decode(H100, heads(window_tokens=128), 4096),
-    )
-    assert np.array_equal(full.seq_ns[:129], window.seq_ns[:129])
-    assert np.all(window.seq_ns[128:] == window.seq_ns[128])
+# (GPU, head size, window, KV dtype, query and KV heads, sequences, context, µs), as measured.
+SHAPED_US = [
+    ("h100_sxm", 64, 128, "bfloat16", 64, 8, 512, 512, 209),
+    ("h100_sxm", 64, 128, "bfloat16", 64, 8, 128, 2048, 59),
+    ("h100_sxm", 256, 0, "fp8", 16, 2, 32, 8192, 205),
+    ("h100_sxm", 256, 0, "fp8", 16, 2, 512, 512, 214),
+    ("b200_sxm", 192, 0, "fp8", 32, 2, 8, 32768, 147),
+    ("rtx_pro_6000_server", 64, 128, "bfloat16", 64, 8, 32, 2048, 56),
+    ("rtx_pro_6000_server", 64, 128, "bfloat16", 64, 8, 512, 512, 885),
+    ("rtx_pro_6000_server", 128, 8192, "bfloat16", 40, 8, 32, 8192, 1231),
+    ("rtx_pro_6000_server", 128, 8192, "bfloat16", 40, 8, 8, 32768, 349),
+]
+
+
+@pytest.mark.parametrize("row", SHAPED_US)
+def test_other_head_sizes_and_windows_are_near_what_was_measured(row: tuple[Any, ...]) -> None:
+    gpu, size, window, kv_dtype, q_heads, kv_heads, batch, context, us = row
+    element_bytes = 1 if kv_dtype == "fp8" else 2
+    flop, kv_bytes = 4.0 * q_heads * size, 2.0 * kv_heads * size * element_bytes
+    shape = Heads(q_heads, kv_heads, size, flop, flop, kv_bytes, kv_dtype, window)
+    price = price_decode(load_gpu(gpu), shape, 40_000)
+    assert price.basis == "interpolated"
+    ns = price.fixed_ns + batch * price.seq_ns[context]
+    assert ns == pytest.approx(us * 1e3, rel=0.4)  # nine in ten windows are within
+
+
+@pytest.mark.parametrize("window", [128, 1024])
+def test_a_sliding_window_caps_the_context(window: int) -> None:
+    price = price_decode(H100, heads(window_tokens=window), 4096)
+    assert np.all(np.diff(price.seq_ns[: window + 1]) >= 0)
+    assert np.all(price.seq_ns[window:] == price.seq_ns[window])
+
+
+def test_a_window_that_was_not_measured_takes_the_nearest() -> None:
+    near, far = (price_decode(H100, heads(window_tokens=w), 4096) for w in (100, 4096))
+    small, large = (price_decode(H100, heads(window_tokens=w), 4096) for w in (128, 8192))
+    assert np.array_equal(near.seq_ns[:100], small.seq_ns[:100])
+    assert np.array_equal(far.seq_ns, large.seq_ns)
 
 
 def test_attention_in_chunks_starts_anew() -> None:
@@ -140,10 +216,8 @@ def test_fp8_keys_and_values_are_read_faster() -> None:
 
 
 def test_what_was_not_measured_says_so() -> None:
-    latent = heads(latent=True)
     unknown = GpuSpec("unknown", 2**34, 1e12, 1e14)
     assert price_decode(H100, heads(), 10).basis == "interpolated"
-    assert price_decode(H100, latent, 10).basis == "physical"
     assert price_decode(unknown, heads(), 10).basis == "physical"
     assert price_decode(load_gpu("a100_sxm"), heads(kv_dtype="fp8"), 10).basis == "physical"
     assert price_prefill(load_gpu("l4"), heads(), TOKENS).basis == "physical"

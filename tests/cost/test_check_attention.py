@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvsim.cost.attention import FA2_PREFIX_SLOWDOWN, Heads, price_decode
+from kvsim.cost.attention import Heads, price_decode
+from kvsim.cost.prefill import FA2_PREFIX_SLOWDOWN
 from kvsim.gpu import load_gpu
 
 GPU = load_gpu("rtx_pro_6000_server")

@@ -118,6 +118,33 @@ def test_packing_gemm_keeps_every_point_and_leaves_gaps_open(tool: ModuleType) -
     assert tool.gemm_arrays(rows, "a100_sxm") == {}  # there, sglang's rows are taken
 
 
+def test_packing_prefill_splits_the_largest_batch_into_shares(tool: ModuleType) -> None:
+    rows = pd.DataFrame(
+        {
+            "framework": "vllm", "source": "aiconfigurator", "kv_dtype": "bfloat16",
+            "head_dim": 64, "window": [0, 0, 0, 0, 0, 128], "q_heads": 8, "kv_heads": 1,
+            "prefix_tokens": 0, "batch": [1, 2, 8, 1, 4, 1],
+            "new_tokens": [16, 16, 16, 32, 32, 16],
+            "latency_us": [10.0, 12.0, 26.0, 14.0, 30.0, 9.0],
+        }
+    )  # fmt: skip
+    arrays = tool.prefill_arrays(rows)
+    assert arrays["prefill/bfloat16/64/us"].tolist() == [[10.0, 14.0]]
+    assert arrays["prefill/bfloat16/64/share_us"].tolist() == [[2.0, 5.0]]
+    assert arrays["prefill/bfloat16/64/128/us"].tolist() == [[9.0]]
+    assert "prefill/bfloat16/64/128/share_us" not in arrays  # no batch was measured
+
+
+def test_lone_spikes_are_noise_and_tile_edges_are_not(tool: ModuleType) -> None:
+    column = [1.0, 1.0, 3.0, 1.1, 2.2, 2.3, 2.2, 9.0]
+    cube = np.array(column, dtype=np.float32).reshape(-1, 1, 1)
+    expected = [1.0, 1.0, 1.1, 1.1, 2.2, 2.3, 2.2, 9.0]
+    assert tool.without_spikes(cube).ravel() == pytest.approx(expected)
+    cube[1] = np.nan  # a gap: its neighbours have one neighbour each
+    assert np.isnan(tool.without_spikes(cube)[1])
+    assert tool.without_spikes(cube)[2] == pytest.approx(1.1)
+
+
 def test_packing_all_reduce_prefers_vllm_and_takes_medians(tool: ModuleType) -> None:
     rows = pd.DataFrame(
         {

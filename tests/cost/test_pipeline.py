@@ -66,8 +66,8 @@ def test_uneven_stages_go_at_the_pace_of_the_longest():
 
 def test_chunks_are_spread_over_the_batches_in_flight():
     alone, piped = built(1), built(4)
-    chunk_ns = alone.chunk_ns(512, 1000)
-    assert piped.chunk_ns(512, 1000) == chunk_ns
+    chunk_ns = alone.chunks_ns([(512, 1000)])
+    assert piped.chunks_ns([(512, 1000)]) == chunk_ns
     one = piped.step_ns(512, 1, 0, 0, chunk_ns)
     assert one == pytest.approx(alone.step_ns(512, 1, 0, 0, chunk_ns) + hops_ns(4, 512), abs=2)
     two = piped.step_ns(1024, 2, 0, 0, 2 * chunk_ns)

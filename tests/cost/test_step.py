@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.cost import Part, StepShape
-from kvsim.cost.attention import DecodePrice, Heads, PrefillPrice
+from kvsim.cost.attention import DecodePrice, Heads
 from kvsim.cost.kernels import Deployment, build_cost
 from kvsim.cost.overheads.async_engine import AsyncEngine
+from kvsim.cost.prefill import PrefillPrice
 from kvsim.cost.step import AttentionLayers, KernelCost, Work
 from kvsim.cost.tables import Curve
 from kvsim.gpu import load_gpu
@@ -42,7 +43,7 @@ def shape(cost: KernelCost, steps: list[Any], whole_ns: bool) -> StepShape:
     """Return the columns of the steps table; the chunks' attention as stored, or unrounded."""
     rows = []
     for chunks, decodes in steps:
-        chunks_ns = sum(cost.chunk_ns(new, prefix) for new, prefix in chunks)
+        chunks_ns = cost.chunks_ns(chunks)
         rows.append(
             (
                 len(chunks),
@@ -65,7 +66,7 @@ def one_by_one(cost: KernelCost, steps: list[Any]) -> list[int]:
             len(chunks) + len(decodes),
             len(decodes),
             sum(decodes),
-            sum(cost.chunk_ns(new, prefix) for new, prefix in chunks),
+            cost.chunks_ns(chunks),
         )
         for chunks, decodes in steps
     ]
@@ -79,10 +80,9 @@ def test_times_are_exact_fractions_whose_order_of_summation_is_free(
 ) -> None:
     cost = COSTS[kind]
     for chunks, decodes in steps:
-        exact_ns = sum(Fraction(cost.chunk_ns(new, prefix)) for new, prefix in chunks)
+        exact_ns = Fraction(cost.chunks_ns(chunks))
         assert (exact_ns * 2048).denominator == 1  # ticks of 2^-10 ns, times half tokens
-        backward_ns = sum(cost.chunk_ns(new, prefix) for new, prefix in reversed(chunks))
-        assert exact_ns == backward_ns
+        assert exact_ns == cost.chunks_ns(chunks[::-1])
         parts = cost.parts_ns(shape(cost, [(chunks, decodes)], whole_ns=False))
         total_ns = sum(Fraction(float(ns[0])) for ns in parts.values())
         assert (round(total_ns) or 1) == one_by_one(cost, [(chunks, decodes)])[0]
@@ -104,7 +104,9 @@ def test_the_table_of_contexts_reaches_the_longest_one(kind: str) -> None:
     cost = COSTS[kind]
     full = cost.step_ns(MAX_SEQS, MAX_SEQS, MAX_SEQS, MAX_SEQS * MAX_LEN, 0.0)
     assert full >= cost.step_ns(MAX_SEQS, MAX_SEQS, MAX_SEQS, MAX_SEQS * (MAX_LEN - 1), 0.0)
-    assert cost.step_ns(MAX_TOKENS, 1, 0, 0, cost.chunk_ns(MAX_TOKENS, MAX_LEN - MAX_TOKENS)) > 0
+    assert (
+        cost.step_ns(MAX_TOKENS, 1, 0, 0, cost.chunks_ns([(MAX_TOKENS, MAX_LEN - MAX_TOKENS)])) > 0
+    )
 
 
 @pytest.mark.parametrize("kind", COSTS)
@@ -114,12 +116,24 @@ def test_longer_contexts_never_cost_less(kind: str) -> None:
     assert times == sorted(times)
 
 
-def test_one_call_serves_all_chunks_of_a_step() -> None:
+@pytest.mark.parametrize("kind", COSTS)
+@settings(max_examples=40)
+@given(chunks=CHUNKS.filter(lambda chunks: len(chunks) > 1))
+def test_chunks_take_at_least_what_the_longest_does_and_more_with_one_more(
+    kind: str, chunks: list[tuple[int, int]]
+) -> None:
+    cost = COSTS[kind]
+    together_ns = cost.chunks_ns(chunks)
+    assert together_ns >= max(cost.chunks_ns([chunk]) for chunk in chunks)
+    assert cost.chunks_ns([*chunks, (100, 0)]) >= together_ns
+
+
+def test_short_prompts_share_the_gpu_and_the_call() -> None:
     cost = COSTS["dense"]
-    one, two = cost.chunk_ns(300, 0), cost.chunk_ns(150, 0)
-    apart = 2 * cost.step_ns(150, 1, 0, 0, two)
-    assert cost.step_ns(300, 2, 0, 0, 2 * two) < 0.7 * apart
-    assert one >= 0
+    alone_ns = cost.step_ns(128, 1, 0, 0, cost.chunks_ns([(128, 0)]))
+    assert cost.step_ns(512, 4, 0, 0, cost.chunks_ns([(128, 0)] * 4)) < 0.7 * 4 * alone_ns
+    one, many = cost.chunks_ns([(128, 0)]), cost.chunks_ns([(128, 0)] * 8)
+    assert one < many < 0.8 * 8 * one
 
 
 def test_flops_and_bytes_are_those_of_the_model() -> None:
@@ -192,7 +206,7 @@ def layers(
 ) -> AttentionLayers:
     """Return layers whose chunks take 1 ns for each pair, and decodes `seq_ns` for each key."""
     new, nothing = np.arange(10_000.0), np.zeros(10_000)
-    prefill = PrefillPrice(0.0, nothing, new, nothing, 0.0, "physical", "")
+    prefill = PrefillPrice(0.0, nothing, new, nothing, 0.0, nothing, "physical", "")
     decode = DecodePrice(fixed_ns, seq_ns * np.arange(101.0), factor, "physical", "")
     return AttentionLayers(
         count, Heads(8, 8, 128, 1.0, 1.0, 1.0, "bfloat16", **more), prefill, decode
@@ -213,7 +227,7 @@ def test_windows_and_chunks_of_attention_bound_the_pairs(chunked: bool) -> None:
     for new, prefix in [(1000, 0), (500, 0), (500, 500), (1000, 3000), (3000, 4000)]:
         at = np.arange(prefix, prefix + new)
         keys = at % size + 0.5 if chunked else np.minimum(at + 0.5, size)
-        assert cost.chunk_ns(new, prefix) == pytest.approx(keys.sum())
+        assert cost.chunks_ns([(new, prefix)]) == pytest.approx(keys.sum())
         steps = shape(cost, [([(new, prefix)], [])], whole_ns=True)
         if prefix >= size:
             assert cost.work(steps)[0] == pytest.approx(keys.sum())

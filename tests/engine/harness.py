@@ -1,6 +1,6 @@
 """Runs a cluster in memory, and lets tests look at every plan it made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -141,8 +141,8 @@ class LinearCost:
     def __init__(self, fixed_ns: int = 1, token_ns: int = 0, context_ns: int = 0) -> None:
         self.fixed_ns, self.token_ns, self.context_ns = fixed_ns, token_ns, context_ns
 
-    def chunk_ns(self, new_tokens: int, prefix_tokens: int) -> float:
-        return float((new_tokens + prefix_tokens) * self.context_ns)
+    def chunks_ns(self, chunks: Sequence[tuple[int, int]]) -> float:
+        return float(sum(new + prefix for new, prefix in chunks) * self.context_ns)
 
     def step_ns(
         self, tokens: int, seqs: int, decode_seqs: int, decode_kv_tokens: int, chunks_ns: float

@@ -297,9 +297,7 @@ class ReferenceEngine:
             return False
         decodes = [job for job, _ in plan if job.computed >= job.target]
         chunks = [(job, tokens) for job, tokens in plan if job not in decodes]
-        chunks_ns = 0.0
-        for job, tokens in chunks:
-            chunks_ns += self.cost.chunk_ns(tokens, job.computed)
+        chunks_ns = self.cost.chunks_ns([(tokens, job.computed) for job, tokens in chunks])
         kv_tokens = sum(job.computed + 1 for job in decodes)
         duration = self.cost.step_ns(
             sum(tokens for _, tokens in plan), len(plan), len(decodes), kv_tokens, chunks_ns
