@@ -9,21 +9,22 @@ SOURCE_DIR holds the tidy Parquet tables and the `fit_*.csv` constants. What is 
   times that and has over 1,024 tokens, the median is 0.85 to 1.1 times that of fp8 with scales per
   token on Hopper and Blackwell, 1.3 to 1.4 times on L40S);
 - lone spikes of the GEMM tables, see `without_spikes`;
-- decode attention (the rows whose KV fits in L2 are warm, as no engine is: its fitted cold form
-  is used), prefill attention on a prefix (a form covers it) and of several prompts but for the
-  largest batch of each length;
+- decode attention but for plain heads of 128 (forms fitted on all rows cover the others);
+- prefill attention on a prefix (a form covers it) and of several prompts but for the largest batch
+  of each length;
 - routing of experts by the power law with exponent 1.01 (within 10 % of 1.2 up to 1,024 tokens);
 - three in four of the sizes of point-to-point copies, which are measured densely.
 """
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
-from kvsim.cost.moe import MoeShape, Routing
+from kvsim.cost.moe import MeasuredRouting, MoeShape
 
 GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")
 MOE_DTYPES = ("bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4")
@@ -36,6 +37,7 @@ DEEPEP_SMS = {"normal": 20, "low_latency": -1}
 # Topologies of the source that are whole: those of 8 GPUs with all-to-all NVLink.
 SEND_RECV = {"dgx": "node", "dgx_internode": "network"}
 SPIKE = 1.3
+SETTLED_TOKENS, SETTLED_POINTS = 64, 5
 
 Arrays = dict[str, Any]  # numpy arrays by name
 
@@ -60,7 +62,7 @@ def gemm_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
         cube = np.full((len(m), len(n), len(k)), np.nan, dtype=np.float32)
         at = tuple(np.searchsorted(a, part[x]) for a, x in ((m, "m"), (n, "n"), (k, "k")))
         cube[at] = part.latency_us
-        cube = without_spikes(cube)
+        cube = settled(without_spikes(cube), m)
         arrays |= {f"gemm/{dtype}/us": cube, f"gemm/{dtype}/m": m.astype(np.int32)}
         arrays |= {f"gemm/{dtype}/n": n.astype(np.int32), f"gemm/{dtype}/k": k.astype(np.int32)}
     return arrays
@@ -76,6 +78,23 @@ def without_spikes(us: Any) -> Any:
     around = np.fmax(us[:-2], us[2:])
     inside = np.where(us[1:-1] > SPIKE * around, around, us[1:-1])
     return np.concatenate([us[:1], inside, us[-1:]])
+
+
+def settled(us: Any, m: Any) -> Any:
+    """Return latencies [m, …] of which those of few tokens are means over neighbours in m.
+
+    Up to 64 tokens a product streams its weights, and its readings jump between two levels some
+    17 % apart from one m to the next and back (H100, bf16, 16384 × 4096: 46.6 µs at 10 rows, 54.4 at
+    11 and 12, 46.7 at 13): a state of the memory, not of m. An engine meets either.
+    """
+    smooth, few = us.copy(), int(np.searchsorted(m, SETTLED_TOKENS, side="right"))
+    reach = SETTLED_POINTS // 2
+    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of combinations that nobody measured
+        for place in range(few):
+            near = us[max(0, place - reach) : place + reach + 1]
+            smooth[place] = np.exp(np.nanmean(np.log(near), axis=0))
+    return smooth
 
 
 def prefill_arrays(rows: pd.DataFrame) -> Arrays:
@@ -108,6 +127,31 @@ def prefill_arrays(rows: pd.DataFrame) -> Arrays:
     return arrays
 
 
+def decode_arrays(rows: pd.DataFrame, l2_bytes: float) -> Arrays:
+    """Return latencies [(q_heads, kv_heads), sequences, context] of plain decode by KV dtype.
+
+    `warm` says where the KV is less than twice the L2 cache: such a row found some of it there.
+    """
+    chosen = rows[(rows.framework == "vllm") & (rows.head_dim == 128) & (rows.window == 0)]
+    arrays: Arrays = {}
+    for dtype, part in chosen.groupby("kv_dtype", observed=True):
+        name, axes = f"decode/{dtype}/128", ("batch", "kv_len")
+        heads = np.unique(part[["q_heads", "kv_heads"]].to_numpy(np.int32), axis=0)
+        batch, context = (np.sort(part[axis].unique()).astype(np.int32) for axis in axes)
+        us = np.full((len(heads), len(batch), len(context)), np.nan, dtype=np.float32)
+        for place, (q_heads, kv_heads) in enumerate(heads):
+            own = part[(part.q_heads == q_heads) & (part.kv_heads == kv_heads)]
+            table = own.pivot_table(index="batch", columns="kv_len", values="latency_us")
+            us[place] = table.reindex(index=batch, columns=context).to_numpy()
+        element_bytes = 1 if dtype == "fp8" else 2
+        kv_bytes = (
+            2 * 128 * element_bytes * np.multiply.outer(heads[:, 1], np.outer(batch, context))
+        )
+        arrays |= {f"{name}/heads": heads, f"{name}/batch": batch, f"{name}/context": context}
+        arrays |= {f"{name}/us": us, f"{name}/warm": kv_bytes < 2 * l2_bytes}
+    return arrays
+
+
 def moe_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
     """Return latencies [(hidden, inter, topk, experts, tp, ep), tokens] by dtype and routing."""
     chosen = rows[rows.framework == DENSE_FRAMEWORK.get(gpu, "vllm")]
@@ -121,7 +165,7 @@ def moe_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
         tokens = np.sort(part.tokens.unique())
         arrays |= {f"{name}/shapes": shapes.to_numpy(np.int32)}
         arrays |= {f"{name}/tokens": tokens.astype(np.int32)}
-        for routing in get_args(Routing):
+        for routing in get_args(MeasuredRouting):
             rows_of = part[part.distribution == routing]
             table = rows_of.pivot_table(index=MOE_SHAPE, columns="tokens", values="latency_us")
             full = table.reindex(index=pd.MultiIndex.from_frame(shapes), columns=tokens)
@@ -216,19 +260,34 @@ def fit_tables(source: Path) -> dict[str, pd.DataFrame]:
     return tables
 
 
+def l2_bytes(gpus: pd.DataFrame, gpu: str) -> float:
+    """Return the size of a GPU's L2 cache; a Blackwell of unknown size has that of the B200."""
+    size_mb = gpus.l2_mb[gpu]
+    return float(gpus.l2_mb["b200_sxm"] if np.isnan(size_mb) else size_mb) * 1e6
+
+
 def main(source: Path, target: Path) -> None:
     """Write all files of the package's kernel data, and report their sizes."""
     target.mkdir(parents=True, exist_ok=True)
-    names = ("gemm", "attention_prefill", "moe", "comm", "comm_deepep", "quantize")
-    node_gpus = pd.read_csv(source / "gpus.csv").set_index("gpu").gpus_per_node
+    names = (
+        "gemm",
+        "attention_prefill",
+        "attention_decode",
+        "moe",
+        "comm",
+        "comm_deepep",
+        "quantize",
+    )
+    gpus = pd.read_csv(source / "gpus.csv").set_index("gpu")
     tables = {name: pd.read_parquet(source / f"{name}.parquet") for name in names}
     for gpu in sorted({gpu for table in tables.values() for gpu in table.gpu.unique()}):
         own = {name: table[table.gpu == gpu] for name, table in tables.items()}
         arrays = gemm_arrays(own["gemm"], gpu) | prefill_arrays(own["attention_prefill"])
+        arrays |= decode_arrays(own["attention_decode"], l2_bytes(gpus, gpu))
         arrays |= moe_arrays(own["moe"], gpu) | all_reduce_arrays(own["comm"])
         arrays |= nccl_arrays(own["comm"]) | send_recv_arrays(own["comm"])
         if not own["comm_deepep"].empty:
-            arrays |= deepep_arrays(own["comm_deepep"], int(node_gpus[gpu]))
+            arrays |= deepep_arrays(own["comm_deepep"], int(gpus.gpus_per_node[gpu]))
         arrays |= quantize_arrays(own["quantize"])
         if arrays:
             path = target / f"{gpu}.npz"

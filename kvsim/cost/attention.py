@@ -1,12 +1,12 @@
 """Attention of one layer, and its decode: by sequences and their mean context."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kvsim.cost import Basis
-from kvsim.cost.tables import Fit, Floats, fit, fitted_dtypes
+from kvsim.cost.tables import Fit, Floats, Ints, fit, fitted_dtypes, load_arrays
 from kvsim.gpu import GpuSpec
 from kvsim.units import NS_PER_S, NS_PER_US
 
@@ -59,8 +59,28 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True)
+class Ratios:
+    """How much longer calls took than the form says, [sequences, context] on a log grid."""
+
+    seqs: Floats
+    context_tokens: Floats
+    ratio: Floats
+
+    def at(self, seqs: Floats, context_tokens: Floats) -> Floats:
+        """Return the ratios [seqs, context_tokens] between the points, and at the edges beyond."""
+        x, y = np.log(np.maximum(seqs, 1)), np.log(np.maximum(context_tokens, 1))
+        by_context = [np.interp(y, np.log(self.context_tokens), row) for row in self.ratio]
+        columns = np.stack(by_context).T
+        return np.stack([np.interp(x, np.log(self.seqs), column) for column in columns]).T
+
+    def of_batches(self, count: int) -> "Ratios":
+        """Return the ratios by the sequences of so many equal calls together."""
+        return replace(self, seqs=self.seqs * count)
+
+
+@dataclass(frozen=True, slots=True)
 class DecodePrice:
-    """Decode attention of one layer: `fixed_ns` + sequences · `seq_ns`[mean context].
+    """Decode attention of one layer: (`fixed_ns` + sequences · `seq_ns`[mean context]) · ratio.
 
     In a step that also has prefill chunks it takes `mixed_factor` times as long, less `shared_ns`,
     which their attention has paid for both.
@@ -72,6 +92,14 @@ class DecodePrice:
     basis: Basis
     note: str
     shared_ns: float = 0.0
+    ratios: Ratios | None = None
+
+    def ns(self, seqs: Floats, context_tokens: Ints) -> Floats:
+        """Return the time of steps that only decode, [seqs, context_tokens]."""
+        form_ns: Floats = self.fixed_ns + np.outer(seqs, self.seq_ns[context_tokens])
+        if self.ratios is None:
+            return form_ns
+        return form_ns * self.ratios.at(seqs, context_tokens.astype(np.float64))
 
 
 def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodePrice:
@@ -79,9 +107,10 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
 
     t = t_fix + ((B·t_seq·√q)^p + (K/(e_m·BW))^p)^(1/p) for B sequences with K bytes of KV: the
     constants published with the tables, fitted on rows whose KV exceeds the L2 cache, since an
-    engine never finds its KV there. Other head sizes than 128 and sliding windows that were
+    engine never finds its KV there. Where the plain heads of a GPU were measured, calls take as much
+    longer or shorter as those rows did, see `_ratios`. Other head sizes than 128 and sliding windows that were
     measured have constants of their own, see `shape_seq_ns`. Both forms are homogeneous: B times a
-    function of the mean context K/B, hence one table for all B.
+    function of the mean context K/B.
     """
     context = np.arange(max_context_tokens + 1, dtype=np.float64)
     if heads.window_tokens:
@@ -96,12 +125,52 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
         start_us = constants["t_seq_us_per_sqrt_qheads"] * math.sqrt(heads.q_heads)
         seq_ns = _norm(start_us * NS_PER_US, moved_ns / constants["mem_eff"], constants["p"])
     basis, note = basis_of(constants, heads)
+    origin = note
     factor = _mixed_factor(gpu, heads)
     measured = gpu.sm_arch in FA2_ARCHITECTURES
     note += f"; {factor:.2g} times as long in steps with chunks" + (
         "" if measured else ": unmeasured for this kernel"
     )
-    return DecodePrice(constants["t_fix_us"] * NS_PER_US, seq_ns, factor, basis, note)
+    fixed_ns = constants["t_fix_us"] * NS_PER_US
+    ratios = None if shape or heads.window_tokens else _ratios(gpu, heads, fixed_ns, seq_ns)
+    if ratios:
+        basis, note = (
+            "measured",
+            f"rows of {gpu.name}, by the form between them{note[len(origin) :]}",
+        )
+    return DecodePrice(fixed_ns, seq_ns, factor, basis, note, ratios=ratios)
+
+
+def _ratios(gpu: GpuSpec, heads: Heads, fixed_ns: float, seq_ns: Floats) -> Ratios | None:
+    """Return measured over predicted times, of the nearest query heads with as many KV heads.
+
+    A row whose KV was partly in the L2 cache is too short: it counts only if it took longer than
+    the form says. Ratios beyond 0.7 to 1.5 are taken for noise.
+    """
+    arrays, name = load_arrays(gpu), f"decode/{heads.kv_dtype}/{heads.head_dim}"
+    if f"{name}/us" not in arrays:
+        return None
+    shapes = arrays[f"{name}/heads"]
+    alike = np.flatnonzero(shapes[:, 1] == heads.kv_heads)
+    if not len(alike):
+        return None
+    row = alike[np.argmin(np.abs(np.log(shapes[alike, 0] / heads.q_heads)))]
+    batch, context = arrays[f"{name}/batch"], arrays[f"{name}/context"]
+    context = context[context < len(seq_ns)]
+    form_ns = fixed_ns + np.outer(batch, seq_ns[context])
+    ratio = arrays[f"{name}/us"][row][:, : len(context)] * NS_PER_US / form_ns
+    warm = arrays[f"{name}/warm"][row][:, : len(context)]
+    ratio = np.where(warm, np.maximum(ratio, 1.0), ratio)
+    ratio = _extended(np.clip(ratio, 0.7, 1.5))
+    return Ratios(batch.astype(np.float64), context.astype(np.float64), ratio)
+
+
+def _extended(ratio: Floats) -> Floats:
+    """Return the ratios with those missing (large KV caches) as at the longest context measured."""
+    for column in range(1, ratio.shape[1]):
+        missing = np.isnan(ratio[:, column])
+        ratio[missing, column] = ratio[missing, column - 1]
+    return np.nan_to_num(ratio, nan=1.0)
 
 
 def shape_seq_ns(constants: Fit, gpu: GpuSpec, heads: Heads, context: Floats) -> Floats:

@@ -18,9 +18,12 @@ from kvsim.cost.tables import (
 from kvsim.gpu import GpuSpec
 from kvsim.units import NS_PER_S, NS_PER_US
 
-# Expert popularity falls as a power of its rank with this exponent; 1.2 is what the authors of the
-# tables take for real models, of which no routing is published.
-Routing = Literal["power_law_1.2", "balanced"]
+# How tokens choose experts. balanced: all experts get equally many, as an ideal load balancer would
+# have it; uniform: each token chooses at random, as models come near that are trained for equal
+# loads; power_law: the popularity of an expert falls as a power of its rank. The last and the first
+# were measured, each power law by single draws of the loads.
+MeasuredRouting = Literal["power_law_1.2", "balanced"]
+Routing = Literal["uniform", "power_law_1.2", "balanced"]
 
 FIXED_NS = 10.0 * NS_PER_US  # routing and the launches of the grouped kernels
 BYTES_EFFICIENCY = 0.83  # 1.48 of 1.79 TB/s, RTX PRO 6000, activated experts varied alone
@@ -65,7 +68,7 @@ def moe_curves(
     tokens: Ints,
     shape: MoeShape,
     matrices: int,
-    routing: Routing = "power_law_1.2",
+    routing: Routing = "uniform",
 ) -> list[Curve]:
     """Price the routed experts of one layer, top-k included, for every number of tokens.
 
@@ -79,7 +82,7 @@ def moe_curves(
     """
     rows = np.maximum(tokens, 1).astype(np.float64)
     compute_ns, bytes_ns = _roofline_ns(gpu, weights, rows, shape, matrices)
-    if f"moe/{weights.moe_table}/{routing}/us" in load_arrays(gpu):
+    if f"moe/{weights.moe_table}/{_measured(routing)}/us" in load_arrays(gpu):
         ns, part = _from_table(gpu, weights, rows, shape, matrices, routing)
     else:
         ns = FIXED_NS + np.maximum(compute_ns / COMPUTE_EFFICIENCY, bytes_ns / BYTES_EFFICIENCY)
@@ -103,7 +106,11 @@ def _from_table(
     """
     arrays, table = load_arrays(gpu), f"moe/{weights.moe_table}"
     shapes = [MoeShape(*row) for row in arrays[f"{table}/shapes"].tolist()]
-    measured, grid = arrays[f"{table}/{routing}/us"].astype(np.float64), arrays[f"{table}/tokens"]
+    grid = arrays[f"{table}/tokens"]
+    measured = arrays[f"{table}/{_measured(routing)}/us"].astype(np.float64)
+    if routing == "uniform":
+        pairs = zip(measured, shapes, strict=True)
+        measured = np.stack([_at_random(row, grid, shape) for row, shape in pairs])
     known = [index for index in range(len(shapes)) if np.isfinite(measured[index]).any()]
     points = np.array([_on_gpu(shapes[index]) for index in known])
     found = nearest(points, np.array(_on_gpu(shape)), NEIGHBOURS)
@@ -120,6 +127,26 @@ def _from_table(
     own_ns = np.maximum(*_roofline_ns(gpu, weights, rows, shape, matrices))
     note = f"efficiency of the {len(found)} nearest measured shapes; routing: {routing}"
     return FIXED_NS + np.exp(log_ratio) * own_ns, _part("extrapolated", weights, note)
+
+
+def _measured(routing: Routing) -> MeasuredRouting:
+    return "balanced" if routing == "uniform" else routing
+
+
+def _at_random(balanced: Floats, grid: Ints, shape: MoeShape) -> Floats:
+    """Return times under uniform routing from those under a balanced one, by tokens.
+
+    With few tokens some share an expert that balanced ones would spread, so fewer weights are read:
+    as many as k·T' balanced tokens read that activate as many experts.
+    """
+    if not np.isfinite(balanced).any():
+        return balanced
+    all_busy = max(1.0, shape.experts / shape.topk)  # tokens that activate all when balanced
+    alike = activated_experts(grid, shape.experts, shape.topk) / shape.topk
+    fewer, spread = (
+        log_interpolate(np.clip(tokens, 1.0, all_busy), grid, balanced) for tokens in (alike, grid)
+    )
+    return np.asarray(balanced * fewer / spread)
 
 
 def _part(basis: Basis, weights: WeightFormat, note: str) -> Part:

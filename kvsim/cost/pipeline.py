@@ -146,5 +146,6 @@ def _split_attention(layers: AttentionLayers, batches: int, slowest: float) -> A
             decode,
             fixed_ns=decode.fixed_ns * slowest,
             seq_ns=decode.seq_ns * (slowest / batches),
+            ratios=decode.ratios.of_batches(batches) if decode.ratios else None,
         ),
     )

@@ -11,6 +11,9 @@ from kvsim.cost.attention import DecodePrice, Heads
 from kvsim.cost.prefill import PrefillPrice
 from kvsim.cost.tables import Curve, Floats, whole_ticks
 
+# Finer than those of times: a slope is multiplied by up to some million tokens.
+SLOPE_TICKS_PER_NS = 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayers:
@@ -50,11 +53,13 @@ class KernelCost:
         self._call_ns = float(
             whole_ticks(sum(layers.count * layers.prefill.fixed_ns for layers in attention))
         )
-        self._decode_alone = _decode_table(attention, mixed=False)
-        self._decode_mixed = _decode_table(attention, mixed=True)
+        most_seqs = len(seq_curves[0].ns) - 1
+        self._decode_alone = _decode_table(attention, most_seqs, mixed=False)
+        self._decode_mixed = _decode_table(attention, most_seqs, mixed=True)
         # Lists: indexing one is several times faster than indexing an array.
         self._tokens_ns: list[float] = _total(self._token_curves).tolist()
         self._seqs_ns: list[float] = _total(self._seq_curves).tolist()
+        self._places: list[int] = self._decode_alone.places.tolist()
         self._alone_ns = self._decode_alone.as_lists()
         self._mixed_ns = self._decode_mixed.as_lists()
         self._chunks = [_chunk_tables(layers) for layers in attention]
@@ -101,10 +106,11 @@ class KernelCost:
             total_ns += self._call_ns
             decode = self._mixed_ns
         if decode_seqs:
-            call_ns, seq_ns, slope_ns = decode
-            mean = decode_kv_tokens // decode_seqs
-            rest = decode_kv_tokens - decode_seqs * mean
-            total_ns += call_ns + decode_seqs * seq_ns[mean] + rest * slope_ns[mean]
+            base_ns, slope_ns = decode
+            place = self._places[decode_kv_tokens // decode_seqs]
+            total_ns += (
+                base_ns[decode_seqs][place] + slope_ns[decode_seqs][place] * decode_kv_tokens
+            )
         return round(total_ns) or 1
 
     def parts_ns(self, steps: StepShape) -> Mapping[Part, NDArray[np.float64]]:
@@ -140,41 +146,58 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class _DecodeTable:
-    """Decode attention of all layers: of the calls, and of a sequence by the mean context.
+    """Decode attention of all layers: straight lines in the context, for each number of sequences.
 
-    `slope_ns` is what the sequence takes more with one more token of context.
+    `places` tells for each mean context between which knots it lies. There, n sequences with a sum
+    of contexts S take `base_ns[n, place]` + `slope_ns[n, place]` · S.
     """
 
-    call_ns: float
-    seq_ns: Floats
+    places: NDArray[np.int64]
+    base_ns: Floats
     slope_ns: Floats
 
-    def as_lists(self) -> tuple[float, list[float], list[float]]:
-        return self.call_ns, self.seq_ns.tolist(), self.slope_ns.tolist()
+    def as_lists(self) -> tuple[list[list[float]], list[list[float]]]:
+        return self.base_ns.tolist(), self.slope_ns.tolist()
 
     def ns(self, steps: StepShape) -> Floats:
-        """Return the time in many steps, between two entries of the table in proportion."""
-        seqs = np.maximum(steps.decode_seqs, 1)
-        mean = steps.decode_kv_tokens // seqs
-        rest = steps.decode_kv_tokens - seqs * mean
-        ns: Floats = self.call_ns + seqs * self.seq_ns[mean] + rest * self.slope_ns[mean]
-        return np.where(steps.decode_seqs > 0, ns, 0.0)
+        """Return the time in many steps."""
+        seqs = np.asarray(steps.decode_seqs)
+        place = self.places[steps.decode_kv_tokens // np.maximum(seqs, 1)]
+        ns: Floats = self.base_ns[seqs, place] + self.slope_ns[seqs, place] * steps.decode_kv_tokens
+        return np.where(seqs > 0, ns, 0.0)
 
 
-def _decode_table(attention: Sequence[AttentionLayers], mixed: bool) -> _DecodeTable:
+def _decode_table(
+    attention: Sequence[AttentionLayers], most_seqs: int, mixed: bool
+) -> _DecodeTable:
     """Add up the layers, each group slowed by its own factor in steps with prefill chunks.
 
     What such a step pays once for both is in the price of its chunks.
     """
-    call_ns, seq_ns = 0.0, np.zeros(1)
+    knots = _knots(attention)
+    seqs = np.arange(most_seqs + 1, dtype=np.float64)
+    ns = np.zeros((len(seqs), len(knots)))
     for layers in attention:
         times = layers.count * (layers.decode.mixed_factor if mixed else 1.0)
-        call_ns = call_ns + times * layers.decode.fixed_ns
+        ns += times * layers.decode.ns(seqs, knots)
         if mixed:
-            call_ns = call_ns - layers.count * layers.decode.shared_ns
-        seq_ns = seq_ns + times * layers.decode.seq_ns
-    seq_ns = whole_ticks(seq_ns)
-    return _DecodeTable(float(whole_ticks(call_ns)), seq_ns, np.append(np.diff(seq_ns), 0.0))
+            ns -= layers.count * layers.decode.shared_ns
+    counts = np.maximum(seqs, 1.0)[:, None]
+    rise = np.diff(ns, axis=1, append=ns[:, -1:]) / np.diff(knots, append=knots[-1] + 1)
+    slope_ns = np.floor(rise / counts * SLOPE_TICKS_PER_NS + 0.5) / SLOPE_TICKS_PER_NS
+    base_ns = whole_ticks(ns - slope_ns * counts * knots)
+    places = np.searchsorted(knots, np.arange(knots[-1] + 1), side="right") - 1
+    return _DecodeTable(places, base_ns, slope_ns)
+
+
+def _knots(attention: Sequence[AttentionLayers]) -> NDArray[np.int64]:
+    """Return mean contexts, four in each doubling, and where a sliding window is full."""
+    longest = len(attention[0].decode.seq_ns) - 1
+    octaves = np.round(2 ** (np.arange(4 * max(1, longest).bit_length()) / 4))
+    windows = [layers.heads.window_tokens for layers in attention if layers.heads.window_tokens]
+    edges = [edge for window in windows for edge in (window, window + 1)]
+    knots = np.unique(np.concatenate([[0, longest], octaves, edges]).astype(np.int64))
+    return knots[knots <= longest]
 
 
 def _merged(curves: Sequence[Curve]) -> list[Curve]:

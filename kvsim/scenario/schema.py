@@ -213,7 +213,7 @@ class KernelStepCost(Policy):
     """Time of a step that no kernel explains; null: that of the profile."""
     front_end: FrontEnd | None = None
     """What a request pays outside of the engine's steps; null: as the profile says."""
-    expert_routing: Routing = "power_law_1.2"
+    expert_routing: Routing = "uniform"
     """How tokens choose experts: some far more often than others, or all alike."""
 
 

@@ -83,6 +83,7 @@ def scenario_of(server: Server, workload: Workload, with_recorded_blocks: bool =
             "gpu": gpu,
             "engine": {name: value for name, value in engine.items() if value is not None},
             "workload": workload,
+            "cost": {"kind": "kernels", "profile": profile_name(server.engine, server.version)},
             "oversized_requests": "reject",
         },
     )
