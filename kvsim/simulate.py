@@ -42,7 +42,7 @@ def simulate(
         build_allocator=variant.build_allocator,
         cost=variant.cost,
         copy_ns_per_token=_copy_ns_per_token(variant),
-        way_in_ns=variant.profile.front_end.delay_ns if variant.profile else None,
+        front_end=variant.profile.front_end if variant.profile else None,
     )
     cluster = Cluster(requests, fleet, sink, progress)
     until_s = scenario.max_simulated_s

@@ -262,7 +262,7 @@ def test_what_no_node_holds_is_put_on_several() -> None:
 
 
 def apply(model: ModelSpec, flags: MemoryFlags, option: str) -> tuple[ModelSpec, MemoryFlags]:
-    from kvsim.model import fp8_weights
+    from kvsim.model import quantized_weights
 
     for name in (
         "max_model_len",
@@ -277,7 +277,9 @@ def apply(model: ModelSpec, flags: MemoryFlags, option: str) -> tuple[ModelSpec,
             flags = replace(flags, **{name: int(match[1])})
     if "kv_cache_dtype fp8" in option:
         flags = replace(flags, kv_cache_dtype="fp8")
-    return (replace(model, quantization=fp8_weights()) if "fp8 weights" in option else model), flags
+    return (
+        replace(model, quantization=quantized_weights("fp8")) if "fp8 weights" in option else model
+    ), flags
 
 
 @pytest.mark.parametrize("pool", ["num_gpu_blocks_override", "kv_cache_memory_bytes"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.errors import InputError
-from kvsim.model import fp8_weights, load_model, model_names
+from kvsim.model import load_model, model_names, quantized_weights
 
 LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -167,7 +167,7 @@ def test_fp8_checkpoint_has_half_the_bytes_in_its_linear_layers() -> None:
     assert fp8["mlp"] / plain["mlp"] == pytest.approx(0.5 * (1 + 4 / 128**2))
     assert fp8["lm_head"] == plain["lm_head"]
     assert fp8["embedding"] == plain["embedding"]
-    on_the_fly = replace(load_model("Qwen/Qwen3-32B"), quantization=fp8_weights())
+    on_the_fly = replace(load_model("Qwen/Qwen3-32B"), quantization=quantized_weights("fp8"))
     assert on_the_fly.weight_bytes()["mlp"] * 2 == plain["mlp"]
 
 

@@ -162,7 +162,8 @@ def test_a_lone_request_takes_what_its_steps_cost(tmp_path, layout):
         prefill_ns += cost.step_ns(tokens, 1, 0, 0, cost.chunks_ns([(tokens, prefix)]))
     decode_ns = sum(cost.step_ns(1, 1, 1, context, 0.0) for context in range(3001, 3200))
     rows = tables["requests"]
-    front_end_ns = variant.profile.front_end.delay_ns(3000)
+    front_end = variant.profile.front_end
+    front_end_ns = front_end.busy_ns(3000) + front_end.rest_ns
     assert (rows["queued_ns"] - rows["arrival_ns"]).tolist() == [front_end_ns] * 4
     assert front_end_ns > 0
     assert (rows["admitted_ns"] == rows["queued_ns"]).all()

@@ -9,15 +9,23 @@ from kvsim.units import NS_PER_S
 class FrontEnd(Parameters):
     """The API server in front of an engine: it delays requests, never steps.
 
-    The way in and the way back are told as one time before the engine: a client that waits for
-    tokens sees no difference.
+    It is a single thread: while it reads and tokenizes a request, others wait. The way in and the
+    way back are told as one time before the engine: a client that waits for tokens sees no
+    difference.
     """
 
     request_s: float = Field(default=0.0, ge=0, le=1.0)
-    """Seconds of every request: connection, HTTP, validation, the way to the engine and back."""
+    """Seconds of every request beside those below: connection, the way to the engine and back."""
+    busy_s: float = Field(default=0.0, ge=0, le=0.1)
+    """Seconds of every request in which the server's thread does nothing else."""
     per_prompt_token_s: float = Field(default=0.0, ge=0, le=1e-3)
-    """Seconds for each token of the prompt: tokenizing, and copying what comes of it."""
+    """Such seconds for each token of the prompt: tokenizing, and copying what comes of it."""
 
-    def delay_ns(self, prompt_tokens: int) -> int:
-        """Return how long a request is on its way to the engine's queue."""
-        return round((self.request_s + self.per_prompt_token_s * prompt_tokens) * NS_PER_S)
+    def busy_ns(self, prompt_tokens: int) -> int:
+        """Return how long the server's thread works on a request."""
+        return round((self.busy_s + self.per_prompt_token_s * prompt_tokens) * NS_PER_S)
+
+    @property
+    def rest_ns(self) -> int:
+        """How long a request is on its way beside that."""
+        return round(self.request_s * NS_PER_S)

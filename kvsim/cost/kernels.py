@@ -21,7 +21,7 @@ from kvsim.cost.moe import Routing, activated_experts
 from kvsim.cost.overheads import OverheadPolicy
 from kvsim.cost.pipeline import Kernels, PipelineCost
 from kvsim.cost.prefill import price_prefill
-from kvsim.cost.small_ops import SMALL_OPS, embedding_ns, norm_ns, sampler_ns
+from kvsim.cost.small_ops import SMALL_OPS, Sampling, embedding_ns, norm_ns, sampler_ns
 from kvsim.cost.step import AttentionLayers, KernelCost, Work
 from kvsim.cost.tables import Curve, Floats, Ints
 from kvsim.gpu import GpuSpec
@@ -47,6 +47,7 @@ class Deployment:
     enable_expert_parallel: bool = False
     all2all_backend: All2AllBackend = "allgather_reducescatter"
     expert_routing: Routing = "uniform"
+    sampling: Sampling = "plain"
 
     @property
     def parallel(self) -> Parallelism:
@@ -92,7 +93,7 @@ def _kernels(
     return Kernels(
         tokens=[*curves, *_edge_curves(model, gpu, gpus, tokens.astype(np.float64))],
         hops=_hop_curves(model, gpu, parallel, tokens.astype(np.float64)),
-        last=_logits_curves(model, gpu, gpus, seqs),
+        last=_logits_curves(model, gpu, gpus, seqs, deployment.sampling),
         host=_host_curve(overhead, seqs, -(-all_reduces // stages), gpus),
         attention=[_attention(gpu, group, deployment, model, tokens) for group in model.layers],
         work=_work(model, gpu, parallel, tokens),
@@ -151,12 +152,15 @@ def _hop_curves(
     return curves
 
 
-def _logits_curves(model: ModelSpec, gpu: GpuSpec, gpus: int, seqs: Ints) -> list[Curve]:
+def _logits_curves(
+    model: ModelSpec, gpu: GpuSpec, gpus: int, seqs: Ints, sampling: Sampling
+) -> list[Curve]:
     """Return logits, their gather and the sampler by the number of sequences."""
     shard = -(-model.vocab_size // gpus)
     curves = gemm_curves("logits", gpu, sixteen_bit(gpu), seqs, shard, model.hidden_size)
-    sampled_ns = sampler_ns(gpu, seqs.astype(np.float64), model.vocab_size)
-    sampler = Part("sampler", "hbm", "physical", "15 µs and the bytes of the logits")
+    sampled_ns = sampler_ns(gpu, seqs.astype(np.float64), model.vocab_size, sampling)
+    note = "15 µs and the bytes of the logits" + ("; sorted" if sampling == "top_p" else "")
+    sampler = Part("sampler", "hbm", "physical", note)
     curves.append(Curve(sampler, np.where(seqs > 0, sampled_ns, 0.0)))
     if gpus > 1:
         size_bytes = seqs.astype(np.float64) * (SIXTEEN_BIT_BYTES * model.vocab_size)

@@ -144,7 +144,8 @@ def _at_random(balanced: Floats, grid: Ints, shape: MoeShape) -> Floats:
     all_busy = max(1.0, shape.experts / shape.topk)  # tokens that activate all when balanced
     alike = activated_experts(grid, shape.experts, shape.topk) / shape.topk
     fewer, spread = (
-        log_interpolate(np.clip(tokens, 1.0, all_busy), grid, balanced) for tokens in (alike, grid)
+        log_interpolate(np.clip(np.asarray(tokens, np.float64), 1.0, all_busy), grid, balanced)
+        for tokens in (alike, grid)
     )
     return np.asarray(balanced * fewer / spread)
 

@@ -1,5 +1,7 @@
 """Element-wise kernels: norms, rotary embedding, activation, embedding, sampler."""
 
+from typing import Literal
+
 from kvsim.cost import Part
 from kvsim.cost.formats import SIXTEEN_BIT_BYTES
 from kvsim.cost.tables import Floats
@@ -10,6 +12,11 @@ STREAMING_EFFICIENCY = 0.8  # share of the HBM bandwidth
 LAUNCH_NS = 2.0 * NS_PER_US  # of one small kernel in a CUDA graph
 SAMPLER_NS = 15.0 * NS_PER_US
 SAMPLER_BYTES_PER_LOGIT = 6  # a logit is read in 16 bit and written in 32
+# Top-p and top-k sort the logits: a radix sort of 4-byte keys with 8-byte indices moves 24 bytes in
+# each of four passes; softmax, prefix sums, masks and scattering back move about as many again, and
+# such kernels reach about half of the bandwidth. 200 to 600 are possible.
+SORT_BYTES_PER_LOGIT = 400
+Sampling = Literal["plain", "top_p"]
 SMALL_OPS = Part("norms_and_activations", "hbm", "physical", "2 µs a kernel and its bytes")
 
 
@@ -46,14 +53,14 @@ def embedding_ns(gpu: GpuSpec, tokens: Floats, width: int) -> Floats:
     return streaming_ns(gpu, tokens * (2.0 * width * SIXTEEN_BIT_BYTES))
 
 
-def sampler_ns(gpu: GpuSpec, seqs: Floats, vocabulary: int) -> Floats:
-    """Price sampling: 15 µs and 6 bytes for each logit at 0.8 of the bandwidth.
+def sampler_ns(gpu: GpuSpec, seqs: Floats, vocabulary: int, sampling: Sampling = "plain") -> Floats:
+    """Price sampling: 15 µs and 6 bytes for each logit at 0.8 of the bandwidth; top-p sorts them.
 
     Measured on RTX PRO 6000 and RTX 4090: 10 to 25 µs for one sequence, 118 to 199 µs for 192 (the
-    form says 118 to 198). What was sampled how is not stated; top-k or top-p may take more.
+    form says 118 to 198). Sorting is physics, see `SORT_BYTES_PER_LOGIT`.
     """
-    return (
-        SAMPLER_NS
-        - LAUNCH_NS
-        + streaming_ns(gpu, seqs * float(SAMPLER_BYTES_PER_LOGIT * vocabulary))
-    )
+    logits = seqs * float(vocabulary)
+    ns = SAMPLER_NS - LAUNCH_NS + streaming_ns(gpu, logits * SAMPLER_BYTES_PER_LOGIT)
+    if sampling == "top_p":
+        ns += logits * SORT_BYTES_PER_LOGIT / gpu.hbm_bytes_per_s * NS_PER_S
+    return ns

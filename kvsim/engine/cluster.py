@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.cost import StepCost
+from kvsim.cost.front_end import FrontEnd
 from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.clients import Clients, RequestReader
 from kvsim.engine.clock import Clock, Instant
@@ -40,9 +41,9 @@ BuildAllocator = Callable[[Callable[[RequestView], int]], KVAllocator]
 class Fleet:
     """Equal replicas behind a router.
 
-    `build_allocator` gets the oracle of true answer lengths. `way_in_ns` says by its prompt tokens
-    how long a request is in the front end. Unless it `refuses_hopeless` requests those are let in
-    that can never be served (R31); they may block the queue for ever (R32 to R34).
+    `build_allocator` gets the oracle of true answer lengths. Each replica has a `front_end`, if there
+    is any. Unless it `refuses_hopeless` requests those are let in that can never be served (R31);
+    they may block the queue for ever (R32 to R34).
     """
 
     config: EngineConfig
@@ -52,7 +53,7 @@ class Fleet:
     cost: StepCost
     copy_ns_per_token: float = 0.0
     build_scheduler: BuildScheduler = VllmScheduler
-    way_in_ns: Callable[[int], int] | None = None
+    front_end: FrontEnd | None = None
     refuses_hopeless: bool = True
 
 
@@ -90,6 +91,7 @@ class Cluster:
         self._answers_tokens: dict[int, int] = {}  # of the present ones: not for policies to see
         self._gone: dict[int, _Gone] = {}  # present requests whose clients are gone
         self._in_front_end: set[int] = set()  # present requests that the engine doesn't know yet
+        self._front_end_free_ns = [0] * fleet.replicas
         self._instants = 0
         self._clock = Clock()
         allocators = [fleet.build_allocator(self._answer_tokens) for _ in range(fleet.replicas)]
@@ -172,7 +174,7 @@ class Cluster:
         if not fleet.router.shares_queue:
             request.replica = fleet.router.choose(request, self._loads)
             self._loads[request.replica].add(request)
-        delay_ns = fleet.way_in_ns(request.prompt_tokens) if fleet.way_in_ns else 0
+        delay_ns = self._front_end_ns(request) if fleet.front_end else 0
         if not delay_ns:
             self._enqueue(request)
             return
@@ -180,6 +182,16 @@ class Cluster:
         self._instants += 1
         instant = Instant(self._clock, delay_ns)
         instant.callbacks = [lambda _: self._leave_front_end(request)]
+
+    def _front_end_ns(self, request: Request) -> int:
+        """Return how long a request that comes now is in the front end of its replica."""
+        front_end, now_ns = self._fleet.front_end, self._clock.now
+        assert front_end is not None
+        server = max(0, request.replica)
+        starts_ns = max(now_ns, self._front_end_free_ns[server])
+        ends_ns = starts_ns + front_end.busy_ns(request.prompt_tokens)
+        self._front_end_free_ns[server] = ends_ns
+        return ends_ns + front_end.rest_ns - now_ns
 
     def _leave_front_end(self, request: Request) -> None:
         self._in_front_end.remove(request.number)

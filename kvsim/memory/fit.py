@@ -8,7 +8,7 @@ from kvsim.errors import InputError
 from kvsim.gpu import GpuSpec
 from kvsim.memory.budget import MemoryBudget, split_memory
 from kvsim.memory.flags import MemoryFlags, check_flags
-from kvsim.model import ModelSpec, element_bytes, fp8_weights
+from kvsim.model import ModelSpec, element_bytes, quantized_weights
 from kvsim.units import format_bytes
 
 # A node has 8 GPUs; stages may be on several.
@@ -152,7 +152,7 @@ def _fp8(model: ModelSpec, gpu: GpuSpec, flags: MemoryFlags) -> Iterator[tuple[s
     if not _is_ampere_or_newer(gpu):
         return
     if model.quantization is None:
-        smaller = replace(model, quantization=fp8_weights())
+        smaller = replace(model, quantization=quantized_weights("fp8"))
         yield "fp8 weights", split_memory(smaller, gpu, flags)
     if element_bytes(model.kv_cache_dtype(flags.kv_cache_dtype)) > 1:
         fp8_cache = replace(flags, kv_cache_dtype="fp8")

@@ -8,7 +8,7 @@ from typing import Any
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.model.config import read_config
 from kvsim.model.parallel import Parallelism
-from kvsim.model.quantization import Quantization, fp8_weights
+from kvsim.model.quantization import Quantization, quantized_weights
 from kvsim.model.spec import Attention, LayerGroup, Mlp, ModelSpec, Weight, element_bytes
 
 __all__ = [
@@ -20,9 +20,9 @@ __all__ = [
     "Quantization",
     "Weight",
     "element_bytes",
-    "fp8_weights",
     "load_model",
     "model_names",
+    "quantized_weights",
 ]
 
 _CATALOG = Path(str(resources.files("kvsim"))) / "data" / "models"

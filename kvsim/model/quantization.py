@@ -46,9 +46,14 @@ class Quantization:
         return inputs * outputs * count * (self.weight_bits / 8 + self.scale_bytes_per_weight)
 
 
-def fp8_weights() -> Quantization:
-    """Return what `--quantization fp8` makes of a 16-bit checkpoint: all linear layers in fp8."""
-    return Quantization("fp8", *_FORMATS["fp8"])
+def quantized_weights(weight_dtype: WeightDtype) -> Quantization:
+    """Return a format in which all linear layers are stored.
+
+    `fp8` is what `--quantization fp8` makes of a 16-bit checkpoint while loading. Checkpoints in
+    four bits keep the logits' matrix in 16 bit, as published ones do.
+    """
+    kept = () if weight_dtype in {"fp8", "fp8_block", "int8"} else (r".*lm_head(\.|$)",)
+    return Quantization(weight_dtype, *_FORMATS[weight_dtype], kept)
 
 
 def read_quantization(section: Mapping[str, Any], num_layers: int) -> Quantization:

@@ -22,7 +22,7 @@ from kvsim.memory import (
     resolve_flags,
     split_memory,
 )
-from kvsim.model import ModelSpec, Parallelism, fp8_weights, load_model
+from kvsim.model import ModelSpec, Parallelism, quantized_weights, load_model
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
 from kvsim.scenario.profiles import EngineProfile, load_profile
@@ -128,13 +128,14 @@ def _served(model: ModelSpec, engine: Engine, gpu: GpuSpec) -> ModelSpec:
     if engine.quantization is None:
         return model
     if model.quantization is None:
-        return replace(model, quantization=fp8_weights())
-    if model.quantization.weight_dtype in {"fp8", "fp8_block"}:
+        return replace(model, quantization=quantized_weights(engine.quantization))
+    stored = model.quantization.weight_dtype
+    if stored.removesuffix("_block") == engine.quantization:
         return model
     raise InputError(
         Problem(
-            f"{model.name} is a checkpoint in {model.quantization.weight_dtype}, which can't be "
-            "loaded as fp8; leave quantization out",
+            f"{model.name} is a checkpoint in {stored}, which can't be loaded as "
+            f"{engine.quantization}; leave quantization out",
             path="engine.quantization",
         )
     )
@@ -271,6 +272,7 @@ def _step_cost(
         enable_expert_parallel=scenario.engine.enable_expert_parallel,
         all2all_backend=scenario.engine.all2all_backend,
         expert_routing=law.expert_routing,
+        sampling=law.sampling,
     )
     return build_cost(model, gpu, deployment, profile.overhead)
 

@@ -26,6 +26,7 @@ from kvsim.cost.front_end import FrontEnd
 from kvsim.cost.layers import All2AllBackend
 from kvsim.cost.moe import Routing
 from kvsim.cost.overheads.async_engine import AsyncEngine
+from kvsim.cost.small_ops import Sampling
 from kvsim.defaults import BLOCK_SIZE, GPU_MEMORY_UTILIZATION
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
@@ -130,8 +131,9 @@ class Engine(Parameters):
 
     dtype: Literal["auto", "bfloat16", "float16", "half"] = "auto"
     """Type of weights and activations that are not quantized; auto: the checkpoint's."""
-    quantization: Literal["fp8"] | None = None
-    """fp8: quantize a 16-bit checkpoint while loading; null: as its config.json says."""
+    quantization: Literal["fp8", "int8", "int4", "nvfp4", "mxfp4"] | None = None
+    """fp8: quantize a 16-bit checkpoint while loading; the others: as if it were stored so; null: as
+    its config.json says."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=1024)
     """GPUs that share each layer of one replica."""
     pipeline_parallel_size: int = Field(default=1, ge=1, le=1024)
@@ -215,6 +217,10 @@ class KernelStepCost(Policy):
     """What a request pays outside of the engine's steps; null: as the profile says."""
     expert_routing: Routing = "uniform"
     """How tokens choose experts: some far more often than others, or all alike."""
+    sampling: Sampling = "plain"
+    """How the next token is chosen: plain: greedily or by temperature; top_p: with top-p or top-k,
+    for which logits are sorted. Without a temperature in the request vLLM samples as the model's
+    generation_config.json says, which for most chat models is top-p."""
 
 
 class AffineStepCost(Policy):

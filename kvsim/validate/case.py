@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvsim.cost.small_ops import Sampling
+
 OVERALL = -1  # stage of figures over a whole run
 
 # What can be compared; the unit of each figure.
@@ -30,6 +32,7 @@ class Server:
         expert_tensor_parallel_size: GPUs that share each expert; None: as the engine does it.
         precision: Of the weights, as the source names it: FP16, BF16, fp8, fp4.
         num_gpu_blocks: KV blocks as the server logged them, the null block included.
+        sampling: What its clients ask of the sampler.
     """
 
     model: str
@@ -52,6 +55,7 @@ class Server:
     num_gpu_blocks: int | None = None
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
+    sampling: Sampling = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,7 @@ class ClosedLoop:
         length_range_ratio: Lengths are whole numbers drawn evenly from ratio x length to length;
             1: exactly the length.
         rounds: Requests for each place in the semaphore.
+        warm_up_rounds: So many of them that don't count come before.
     """
 
     concurrency: int
@@ -118,6 +123,7 @@ class ClosedLoop:
     output_tokens: int
     length_range_ratio: float = 1.0
     rounds: int = 10
+    warm_up_rounds: int = 0
 
 
 Client = Replay | OpenLoop | ClosedLoop

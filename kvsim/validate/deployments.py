@@ -83,7 +83,11 @@ def scenario_of(server: Server, workload: Workload, with_recorded_blocks: bool =
             "gpu": gpu,
             "engine": {name: value for name, value in engine.items() if value is not None},
             "workload": workload,
-            "cost": {"kind": "kernels", "profile": profile_name(server.engine, server.version)},
+            "cost": {
+                "kind": "kernels",
+                "profile": profile_name(server.engine, server.version),
+                "sampling": server.sampling,
+            },
             "oversized_requests": "reject",
         },
     )
@@ -99,6 +103,8 @@ def profile_name(engine: str, version: str | None) -> str:
     release = (int(found[1]), int(found[2]))
     if release < (0, 8):
         return "vllm-v0"
+    if release < (0, 14):
+        return "vllm-0.12"
     if release < (0, 18):
         return "vllm-0.15"
     return "vllm-0.19" if release < (0, 22) else "vllm-0.23"

@@ -49,10 +49,14 @@ class Observed:
         ]
         return max(carrying, key=_WEAKER.index, default="measured")
 
-    def figures(self, stage_starts_ns: Ints) -> dict[int, dict[str, float]]:
-        """Return the figures of each stage and of the whole run, by metric; see `case.METRICS`."""
+    def figures(self, stage_starts_ns: Ints, warm_up: int = 0) -> dict[int, dict[str, float]]:
+        """Return the figures of each stage and of the whole run, by metric; see `case.METRICS`.
+
+        The first `warm_up` requests don't count.
+        """
         rows = np.concatenate(self.requests)
         rows = rows[rows[:, _REQUEST["outcome"]] == OUTCOMES.index("finished")]
+        rows = rows[rows[:, _REQUEST["request"]] >= warm_up]
         arrival_ns = rows[:, _REQUEST["arrival_ns"]]
         stage = np.searchsorted(stage_starts_ns, arrival_ns, side="right") - 1
         stages = {

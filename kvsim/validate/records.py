@@ -28,6 +28,10 @@ from kvsim.validate.fields import Fields
 _DISTINCT_PROMPTS, _GROUPS = 100, 10
 # The load generator's `constant` draws exponential gaps, too, and scales them to the stage.
 _POISSON = ("poisson", "constant")
+# Where sampling isn't stated, a client over HTTP is taken to send no temperature, as inference-perf
+# does: vLLM samples as the model's generation_config.json says, with top-p or top-k for chat models.
+# A replay in the engine's own process samples plainly.
+_IN_PROCESS = "replay"
 _BLOCK_SIZE = 16  # vLLM's, where a record counts blocks and doesn't state it
 _RECORDED_ELSEWHERE = "not_recorded_but_same_in_all_28_runs_with_a_record"
 
@@ -104,7 +108,12 @@ def _server(record: Fields) -> Server:
         num_gpu_blocks=total or (usable + 1 if usable else None),  # the null block is in use
         enable_prefix_caching=server.truth("prefix_caching"),
         enable_chunked_prefill=server.truth("chunked_prefill"),
+        sampling="plain" if _arrivals(record) == _IN_PROCESS else "top_p",
     )
+
+
+def _arrivals(record: Fields) -> str:
+    return (record.part("workload").part("arrival").text("type") or "").lower()
 
 
 # Who sent
@@ -118,11 +127,11 @@ def _client(record: Fields, folder: Path) -> Client:
     if named and (folder / named).is_file():
         return Replay(folder / named, prompts)
     stages = tuple(_stages(workload))
-    kind = (workload.part("arrival").text("type") or "").lower()
+    kind = _arrivals(record)
     missing = [] if stages else ["its stages (rate and duration)"]
     lengths = tuple(_lengths(workload))
     missing += [] if lengths else ["lengths of prompts and answers"]
-    known = not kind or kind == "replay" or any(word in kind for word in _POISSON)
+    known = not kind or kind == _IN_PROCESS or any(word in kind for word in _POISSON)
     missing += [] if known else [f"a known kind of arrivals instead of {kind!r}"]
     if missing:
         trace = f"the trace {named} is not beside the file, and " if named else ""

@@ -137,7 +137,7 @@ def _simulated(case: Case, measured: Sequence[Measured], seed: int) -> Iterator[
     lost = observed.lost()
     if lost:
         raise InputError(f"{lost} requests don't fit this server")
-    figures = observed.figures(traffic.stage_starts_ns)
+    figures = observed.figures(traffic.stage_starts_ns, traffic.warm_up_requests)
     basis = observed.basis()
     for one in measured:
         predicted = figures.get(one.stage, {}).get(one.metric)

@@ -37,11 +37,13 @@ class Traffic:
         workload: As a scenario says it.
         requests: Drawn or read; prompts that share something say so.
         stage_starts_ns: When each stage begins; one stage at 0 if there are none.
+        warm_up_requests: So many that are sent first and don't count.
     """
 
     workload: Workload
     requests: RequestTable
     stage_starts_ns: Ints
+    warm_up_requests: int = 0
 
 
 def traffic_of(client: Client, seed: int) -> Traffic:
@@ -218,7 +220,7 @@ def _closed_loop(client: ClosedLoop, seed: int) -> Traffic:
         Workload,
         {
             "arrivals": {"kind": "closed_loop", "users": concurrency},
-            "num_requests": client.rounds * concurrency,
+            "num_requests": (client.warm_up_rounds + client.rounds) * concurrency,
             "lengths": {
                 "kind": "uniform",
                 **_range("prompt", client.prompt_tokens, client.length_range_ratio),
@@ -227,7 +229,12 @@ def _closed_loop(client: ClosedLoop, seed: int) -> Traffic:
             "max_tokens": "output",
         },
     )
-    return Traffic(workload, build_requests(workload, seed), np.zeros(1, dtype=np.int64))
+    return Traffic(
+        workload,
+        build_requests(workload, seed),
+        np.zeros(1, dtype=np.int64),
+        client.warm_up_rounds * concurrency,
+    )
 
 
 def _range(what: str, longest_tokens: int, ratio: float) -> dict[str, int]:

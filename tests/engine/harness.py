@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvsim.cost import StepCost
+from kvsim.cost.front_end import FrontEnd
 from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
@@ -105,7 +106,7 @@ def run(
     routing: Policy | None = None,
     until_ns: int | None = None,
     spy: bool = False,
-    way_in_ns: Callable[[int], int] | None = None,
+    front_end: FrontEnd | None = None,
 ) -> Trace:
     """Run a cluster and collect everything it records."""
     layout = layout or Paged()
@@ -124,7 +125,7 @@ def run(
         lambda oracle: layout.build(PoolShape.of(config, oracle)),
         cost,
         build_scheduler=build_scheduler,
-        way_in_ns=way_in_ns,
+        front_end=front_end,
     )
     cluster = Cluster(requests, fleet, lambda name, rows: chunks[name].append(rows))
     totals = cluster.run(until_ns)

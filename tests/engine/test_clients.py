@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.cost.front_end import FrontEnd
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.routers.shared_queue import SharedQueue
 from kvsim.errors import InputError
@@ -234,28 +235,29 @@ def test_a_waiting_request_leaves_at_once():
 
 
 def test_the_front_end_takes_its_time_before_the_queue():
-    """Requests pass it side by side; the engine sees the shorter prompt first."""
-    rows = [(0, 30, 2, 0), (5, 10, 2, 0)]
-    trace = run(request_table(rows), SMALL, LinearCost(10), way_in_ns=lambda prompt: 2 * prompt)
-    longer, shorter = by_number(trace)
-    assert (longer["arrival_ns"], longer["queued_ns"], longer["admitted_ns"]) == (0, 60, 60)
-    assert (shorter["arrival_ns"], shorter["queued_ns"], shorter["admitted_ns"]) == (5, 25, 25)
-    assert (longer["finish_ns"], shorter["finish_ns"]) == (80, 45)
+    """Its thread works on one request after the other; what comes after that goes side by side."""
+    rows = [(0, 30, 2, 0), (5, 10, 2, 0), (200, 1, 1, 0)]
+    front_end = FrontEnd(request_s=7e-9, busy_s=1e-9, per_prompt_token_s=2e-9)
+    trace = run(request_table(rows), SMALL, LinearCost(10), front_end=front_end)
+    longer, shorter, later = by_number(trace)
+    assert (longer["queued_ns"], longer["admitted_ns"], longer["finish_ns"]) == (68, 68, 88)
+    assert (shorter["queued_ns"], shorter["admitted_ns"], shorter["finish_ns"]) == (89, 89, 109)
+    assert (later["queued_ns"], later["finish_ns"]) == (210, 220)
 
 
 @pytest.mark.parametrize("routing", [None, SharedQueue()])
 def test_who_gives_up_in_the_front_end_never_reaches_the_engine(routing):
-    rows = [(0, 30, 2, 0), (5, 10, 2, 0)]
+    rows = [(0, 10, 2, 0), (5, 30, 2, 0)]
     trace = run(
         impatient(rows, 45),
         SMALL,
         LinearCost(10),
         routing=routing,
-        way_in_ns=lambda prompt: 2 * prompt,
+        front_end=FrontEnd(per_prompt_token_s=2e-9),
     )
-    gone, answered = by_number(trace)
-    assert (gone["outcome"], gone["queued_ns"], gone["finish_ns"]) == (TIMED_OUT, -1, 45)
-    assert (answered["outcome"], answered["finish_ns"]) == (FINISHED, 45)
+    answered, gone = by_number(trace)
+    assert (answered["outcome"], answered["queued_ns"], answered["finish_ns"]) == (FINISHED, 20, 40)
+    assert (gone["outcome"], gone["queued_ns"], gone["finish_ns"]) == (TIMED_OUT, -1, 50)
     assert trace.totals.steps == 2
 
 
@@ -327,7 +329,7 @@ def test_whatever_clients_do_they_keep_their_rules(seed):
     config = replace(
         SMALL, enable_prefix_caching=bool(seed % 2), async_scheduling=bool(seed % 4 > 1)
     )
-    way_in_ns = (lambda prompt_tokens: 5 * prompt_tokens) if seed % 5 > 1 else None
+    front_end = FrontEnd(per_prompt_token_s=5e-9, request_s=3e-9) if seed % 5 > 1 else None
     rows = by_number(
         run(
             table,
@@ -335,7 +337,7 @@ def test_whatever_clients_do_they_keep_their_rules(seed):
             LinearCost(7, 1, 1),
             replicas=1 + seed % 2,
             routing=routing,
-            way_in_ns=way_in_ns,
+            front_end=front_end,
         )
     )
     ends = {}  # of each attempt of a group: when it was over, whether it was answered

@@ -22,7 +22,7 @@ def test_those_that_ship_say_on_what_they_rest(name):
     assert profile.basis
     assert profile.versions
     assert name.split("-")[0] == {"tensorrt_llm": "trtllm"}.get(profile.engine, profile.engine)
-    assert 0 <= profile.front_end.delay_ns(0) < 20_000_000
+    assert 0 <= profile.front_end.busy_ns(0) + profile.front_end.rest_ns < 20_000_000
 
 
 def test_the_default_is_one_of_them():
@@ -33,7 +33,8 @@ def test_a_file_beside_the_scenario_is_one(tmp_path):
     (tmp_path / "ours.yaml").write_text(OWN)
     profile = load_profile("ours.yaml", tmp_path)
     assert (profile.overhead.kind, profile.async_scheduling) == ("none", False)
-    assert profile.front_end.delay_ns(1000) == 3_000_000
+    assert profile.front_end.busy_ns(1000) == 1_000_000
+    assert profile.front_end.rest_ns == 2_000_000
 
 
 @pytest.mark.parametrize(
@@ -63,9 +64,6 @@ def test_a_name_that_nobody_knows_is_told():
 
 
 def test_the_front_end_takes_a_time_for_requests_and_one_for_tokens():
-    front_end = FrontEnd(request_s=0.001, per_prompt_token_s=2e-6)
-    assert [front_end.delay_ns(tokens) for tokens in (0, 1, 500)] == [
-        1_000_000,
-        1_002_000,
-        2_000_000,
-    ]
+    front_end = FrontEnd(request_s=0.001, busy_s=0.0005, per_prompt_token_s=2e-6)
+    assert [front_end.busy_ns(tokens) for tokens in (0, 1, 500)] == [500_000, 502_000, 1_500_000]
+    assert front_end.rest_ns == 1_000_000

@@ -129,7 +129,7 @@ def test_the_profile_says_how_the_engine_schedules_and_what_it_adds():
     assert usual.profile == load_profile(DEFAULT_PROFILE)
     variant = resolved(cost=own)
     assert variant.profile.overhead.kind == "none"
-    assert variant.profile.front_end.delay_ns(1000) == 250_000_000
+    assert variant.profile.front_end.rest_ns == 250_000_000
     assert variant.as_dict()["cost"]["front_end"]["request_s"] == 0.25
     affine = resolved(cost={"kind": "affine", "fixed_ns": 5})
     assert affine.profile is None
