@@ -1,5 +1,6 @@
 """Mixture of experts: routed experts of one layer by the number of tokens."""
 
+import math
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ Routing = Literal["uniform", "power_law_1.2", "balanced"]
 
 FIXED_NS = 10.0 * NS_PER_US  # routing and the launches of the grouped kernels
 BYTES_EFFICIENCY = 0.83  # 1.48 of 1.79 TB/s, RTX PRO 6000, activated experts varied alone
+SPREADS = 5  # standard deviations of an expert's tokens that are looked at
 NEIGHBOURS = 4  # measured shapes that an unmeasured one is scaled from
 LEAST_BUSY = 0.3  # of a measured time: not all of it is fixed, however short
 COMPUTE_EFFICIENCY = 0.46  # bf16 above 512 tokens runs at 2.1 to 2.5 times its roofline (Hopper)
@@ -108,12 +110,12 @@ def _from_table(
     shapes = [MoeShape(*row) for row in arrays[f"{table}/shapes"].tolist()]
     grid = arrays[f"{table}/tokens"]
     measured = arrays[f"{table}/{_measured(routing)}/us"].astype(np.float64)
-    if routing == "uniform":
-        pairs = zip(measured, shapes, strict=True)
-        measured = np.stack([_at_random(row, grid, shape) for row, shape in pairs])
     known = [index for index in range(len(shapes)) if np.isfinite(measured[index]).any()]
     points = np.array([_on_gpu(shapes[index]) for index in known])
     found = nearest(points, np.array(_on_gpu(shape)), NEIGHBOURS)
+    if routing == "uniform":
+        for index in (known[place] for place, _ in found):
+            measured[index] = _at_random(measured[index], grid, shapes[index])
     if len(found) == 1 and shapes[known[found[0][0]]].load == shape.load:
         ns = log_interpolate(rows, grid, measured[known[found[0][0]]]) * NS_PER_US
         return ns, _part("measured", weights, f"routing: {routing}")
@@ -136,18 +138,32 @@ def _measured(routing: Routing) -> MeasuredRouting:
 def _at_random(balanced: Floats, grid: Ints, shape: MoeShape) -> Floats:
     """Return times under uniform routing from those under a balanced one, by tokens.
 
-    With few tokens some share an expert that balanced ones would spread, so fewer weights are read:
-    as many as k·T' balanced tokens read that activate as many experts.
+    An expert gets n of T tokens with the probability of n hits in T draws at k/E. Its share of the
+    work is that of a balanced step in which each expert has n: so the mean of these steps is taken.
+    With few tokens some experts have none, and their weights aren't read; with many, an expert that
+    gets a little more than a tile of tokens pays for two, which balanced ones avoid.
     """
     if not np.isfinite(balanced).any():
         return balanced
-    all_busy = max(1.0, shape.experts / shape.topk)  # tokens that activate all when balanced
-    alike = activated_experts(grid, shape.experts, shape.topk) / shape.topk
-    fewer, spread = (
-        log_interpolate(np.clip(np.asarray(tokens, np.float64), 1.0, all_busy), grid, balanced)
-        for tokens in (alike, grid)
+    load = shape.load
+    return np.array([_mean_over_loads(balanced, grid, load, int(tokens)) for tokens in grid])
+
+
+def _mean_over_loads(balanced: Floats, grid: Ints, load: float, tokens: int) -> float:
+    """Return the mean time of balanced steps with as many tokens as an expert may happen to get."""
+    spread = math.sqrt(tokens * load * (1 - load))
+    middle = round(tokens * load)
+    reach = math.ceil(SPREADS * spread) + 1
+    hits = np.arange(max(0, middle - reach), min(tokens, middle + reach) + 1, dtype=np.float64)
+    log_fact = np.array([math.lgamma(hit + 1) + math.lgamma(tokens - hit + 1) for hit in hits])
+    log_p = hits * math.log(load) + (tokens - hits) * math.log1p(-load) if load < 1 else 0 * hits
+    weights = np.exp(log_p - log_fact - np.max(log_p - log_fact))
+    all_busy, one = (
+        float(log_interpolate(np.array([t]), grid, balanced)[0]) for t in (1 / load, 1.0)
     )
-    return np.asarray(balanced * fewer / spread)
+    idle = max(0.0, one - (all_busy - one) * load / (1 - load)) if load < 1 else 0.0
+    times = np.where(hits > 0, log_interpolate(np.maximum(hits, 0.5) / load, grid, balanced), idle)
+    return float(weights @ times / weights.sum())
 
 
 def _part(basis: Basis, weights: WeightFormat, note: str) -> Part:
