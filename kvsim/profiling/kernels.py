@@ -15,10 +15,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from kvsim.profiling.device import Device
+from kvsim.profiling.device import Device, Kind
 from kvsim.profiling.shapes import AttentionCall, Copy, Gemm
 from kvsim.profiling.timing import Call, cold_copies
 from kvsim.rng import stream
@@ -58,7 +58,7 @@ def _gemm(device: Device, shape: Gemm) -> Work:
         return Work("torch_linear", [partial(linear, x, w) for w in weights])
     if not device.has_fp8:
         raise RuntimeError("this GPU does not multiply fp8")
-    quantize = _quantizer(device)
+    quantize = _quantizer(device.kind)
     stored = [quantize(weight) for weight in weights]
     return Work("torch_scaled_mm", [partial(_fp8_product, torch, quantize, x, *w) for w in stored])
 
@@ -74,9 +74,14 @@ def _fp8_product(
     )
 
 
-def _quantizer(device: Device) -> Callable[[Any], tuple[Any, Any]]:
-    """Return what turns rows into fp8 and their scales: one kernel on a GPU."""
-    torch = device.torch
+@cache
+def _quantizer(kind: Kind) -> Callable[[Any], tuple[Any, Any]]:
+    """Return what turns rows into fp8 and their scales; on a GPU one kernel, or an error.
+
+    Compiled once for all shapes: torch would fall back to many kernels after some recompilations.
+    """
+    import torch
+
     fp8 = torch.float8_e4m3fn
     largest = torch.finfo(fp8).max
 
@@ -84,7 +89,7 @@ def _quantizer(device: Device) -> Callable[[Any], tuple[Any, Any]]:
         scale = x.abs().amax(dim=-1, keepdim=True).float().clamp(min=1e-12) / largest
         return (x / scale).clamp(-largest, largest).to(fp8), scale
 
-    return torch.compile(quantize, dynamic=True) if device.kind == "cuda" else quantize
+    return torch.compile(quantize, dynamic=True, fullgraph=True) if kind == "cuda" else quantize
 
 
 def _contiguous(device: Device, shape: AttentionCall) -> Work:
@@ -179,7 +184,6 @@ def _query(device: Device, shape: AttentionCall) -> Any:
 
 
 def _copy(device: Device, shape: Copy) -> Work:
-    torch = device.torch
     if shape.op == "device_gather":
         return _gather(device, shape)
     places = {
@@ -190,14 +194,13 @@ def _copy(device: Device, shape: Copy) -> Work:
     copies = cold_copies(shape.piece_bytes * shape.pieces, device.cache_bytes)
     size = copies, shape.pieces, shape.piece_bytes
     source, target = (_memory(device, place, size) for place in places[shape.op])
+    pairs = zip(target, source, strict=True)
+    return Work("torch_copy", [partial(_copy_pieces, to, from_) for to, from_ in pairs])
 
-    def copy(number: int) -> None:
-        for piece in range(shape.pieces):
-            target[number, piece].copy_(source[number, piece], non_blocking=True)
 
-    if device.kind == "cuda":
-        torch.cuda.synchronize()
-    return Work("torch_copy", [partial(copy, number) for number in range(copies)])
+def _copy_pieces(target: Any, source: Any) -> None:
+    for to, from_ in zip(target, source, strict=True):
+        to.copy_(from_, non_blocking=True)
 
 
 def _gather(device: Device, shape: Copy) -> Work:
