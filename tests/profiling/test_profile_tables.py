@@ -1,5 +1,8 @@
 """Rows and files in the published format; a folder that is whole or not there."""
 
+import re
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -8,6 +11,7 @@ from kvsim.profiling.shapes import AllReduce, AttentionCall, Copy, Gemm
 from kvsim.profiling.tables import TABLES, new_folder, row_of, table_of, write_tables
 from tests.profiling.stubs import fake_device
 
+ROOT = Path(__file__).parents[2]
 # As the published tables have them, in their order.
 WHO = "gpu framework version"
 HEAD_COLUMNS = "attn_dtype kv_dtype head_dim window q_heads kv_heads batch"
@@ -111,3 +115,14 @@ def test_what_is_there_is_never_replaced(tmp_path):
         with pytest.raises(InputError, match="is there already"), new_folder(taken):
             pytest.fail("unreachable")
     assert (tmp_path / "mine" / "a").read_text() == "x"
+
+
+def test_the_documents_name_every_table_column_and_kernel():
+    page = (ROOT / "docs/kernel-timings.md").read_text(encoding="utf-8")
+    for table, columns in TABLES.items():
+        section = page.partition(f"\n### {table}\n")[2].partition("\n### ")[0]
+        rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", section, flags=re.MULTILINE)
+        assert rows == [(c.name, c.unit, c.description) for c in columns]
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "kvsim/profiling").glob("*.py"))
+    kernels = set(re.findall(r'"(torch_[a-z_]+)"', code)) - {"torch_distributed_gloo"}
+    assert set(re.findall(r"^\| `(torch_\w+)` \|", page, flags=re.MULTILINE)) == kernels
