@@ -35,10 +35,8 @@ def _told_of_attention(shape: AttentionCall) -> tuple[str, str, int]:
     prefix = shape.kv_tokens - shape.new_tokens
     if shape.compared:
         call = f"{shape.phase}, {heads}, new_tokens {shape.new_tokens} prefix_tokens {prefix}"
-        if not shape.block_size:
-            return f"{call}, contiguous", "block_size", 0
-        how = "through the block table" if shape.fused else "gathered"
-        return f"{call}, paged, {how}", "block_size", shape.block_size
+        how = "varlen" if shape.fused else "gathered"
+        return f"{call}, {how}", "block_size", shape.block_size
     if shape.phase == "decode":
         return heads, "kv_len", shape.kv_tokens
     if prefix:

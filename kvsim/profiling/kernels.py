@@ -8,8 +8,9 @@
   layouts are compared with it.
 - `torch_gather_sdpa_flash`: blocks are gathered into a contiguous copy (`index_select`), which
   `torch_sdpa_flash` then reads. Any block size; an upper bound, that no engine would pay.
-- `torch_varlen_flash_paged`: `torch.nn.attention.varlen`, which reads through the block table as
-  vLLM's kernels do. Not every build of torch can, on every GPU, for every block size.
+- `torch_varlen_flash`, `torch_varlen_flash_paged`: `torch.nn.attention.varlen` on a contiguous
+  cache, and through a block table as vLLM's kernels read. Not every build of torch can do the
+  latter, on every GPU, for every block size.
 - `torch_copy`, `torch_index_select`: copies of whole pieces, gathering of scattered ones.
 """
 
@@ -93,12 +94,14 @@ def _quantizer(kind: Kind) -> Callable[[Any], tuple[Any, Any]]:
 
 
 def _contiguous(device: Device, shape: AttentionCall) -> Work:
-    query = _query(device, shape)
     size = shape.batch, shape.kv_tokens, shape.kv_heads, shape.head_dim
     copies = cold_copies(shape.kv_bytes, device.cache_bytes)
     caches = [(_normal(device, *size), _normal(device, *size)) for _ in range(copies)]
-    attend = partial(_flash, device.torch, query)
-    return Work("torch_sdpa_flash", [partial(attend, keys, values) for keys, values in caches])
+    if shape.fused:
+        varlen = _varlen(device, shape)
+        return Work("torch_varlen_flash", [partial(varlen, *cache) for cache in caches])
+    flash = partial(_flash, device.torch, _query(device, shape))
+    return Work("torch_sdpa_flash", [partial(flash, *cache) for cache in caches])
 
 
 def _flash(torch: Any, query: Any, keys: Any, values: Any) -> Any:
@@ -135,12 +138,11 @@ def _paged(device: Device, shape: AttentionCall) -> Work:
     pool = _normal(device, *size), _normal(device, *size)
     order = stream(SEED, "profiling.block_table").permutation(size[0])
     tables = torch.from_numpy(order).to(device.kind).view(copies, shape.batch, blocks)
-    query = _query(device, shape)
     if shape.fused:
-        through = _through_block_table(device, shape, query, *pool)
+        through = partial(_varlen(device, shape), *pool)
         tables = tables.to(torch.int32)
         return Work("torch_varlen_flash_paged", [partial(through, table) for table in tables])
-    gathered = partial(_gathered, torch, query, *pool, shape.kv_tokens)
+    gathered = partial(_gathered, torch, _query(device, shape), *pool, shape.kv_tokens)
     return Work("torch_gather_sdpa_flash", [partial(gathered, table) for table in tables])
 
 
@@ -156,26 +158,32 @@ def _gathered(
     return _flash(torch, query, gather(key_pool), gather(value_pool))
 
 
-def _through_block_table(
-    device: Device, shape: AttentionCall, query: Any, key_pool: Any, value_pool: Any
-) -> Callable[[Any], Any]:
-    """Return what attends to the blocks of a table [batch, blocks] where they lie."""
+def _varlen(device: Device, shape: AttentionCall) -> Callable[..., Any]:
+    """Return what attends by torch's kernel for sequences of any length.
+
+    It takes keys and values [batch, tokens, heads, size]; or pools [blocks, block_size, heads,
+    size] and a block table [batch, blocks], and reads the blocks where they lie.
+    """
     from torch.nn.attention.varlen import varlen_attn
 
     torch = device.torch
-    packed = query.transpose(1, 2).flatten(0, 1).contiguous()
-    whole = {"dtype": torch.int32, "device": device.kind}
-    starts = torch.arange(shape.batch + 1, **whole) * shape.new_tokens
-    used = torch.full((shape.batch,), shape.kv_tokens, **whole)
-    sizes = starts, None, shape.new_tokens, shape.kv_tokens
+    query = _query(device, shape).transpose(1, 2).flatten(0, 1).contiguous()
+    counts = torch.arange(shape.batch + 1, dtype=torch.int32, device=device.kind)
+    starts, kv_starts = counts * shape.new_tokens, counts * shape.kv_tokens
+    used = torch.full_like(counts[1:], shape.kv_tokens)
+    lengths = shape.new_tokens, shape.kv_tokens
+    attend = partial(varlen_attn, window_size=(-1, 0), enable_gqa=True)
 
-    def attend(table: Any) -> Any:
-        return varlen_attn(
-            packed, key_pool, value_pool, *sizes, window_size=(-1, 0), enable_gqa=True,
-            seqused_k=used, block_table=table,
-        )  # fmt: skip
+    def contiguous(keys: Any, values: Any) -> Any:
+        together = keys.flatten(0, 1), values.flatten(0, 1)
+        return attend(query, *together, starts, kv_starts, *lengths)
 
-    return attend
+    def paged(keys: Any, values: Any, table: Any) -> Any:
+        return attend(
+            query, keys, values, starts, None, *lengths, seqused_k=used, block_table=table
+        )
+
+    return paged if shape.block_size else contiguous
 
 
 def _query(device: Device, shape: AttentionCall) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from kvsim.cost.formats import SIXTEEN_BIT_BYTES
@@ -30,7 +31,7 @@ _BATCHED_PROMPTS = 8
 _ALL_REDUCE_BYTES = tuple(2**power for power in range(8, 31))
 _PIECE_BYTES = tuple(4**power * KIB for power in range(1, 9))  # 4 KiB to 64 MiB
 _PIECES = (1, 16)  # two counts tell the cost of a copy from that of its bytes
-_COPY_LIMIT_BYTES = 256 * MIB
+_COPY_LIMIT_BYTES = 64 * MIB
 _COPY_OPS: tuple[CopyOp, ...] = (
     "device_to_device", "device_gather", "host_to_device", "device_to_host",
 )  # fmt: skip
@@ -62,7 +63,8 @@ class AttentionCall:
 
     `kv_tokens` of each sequence are attended to, of which the last `new_tokens` are queries: all
     of them for a prompt, one in decode. `block_size` is that of the paged KV cache, 0: contiguous;
-    `fused` asks for a kernel that reads through the block table, else blocks are gathered first.
+    `fused` asks for the kernel that can read through a block table, also on a contiguous cache;
+    else blocks are gathered first.
     """
 
     phase: Phase
@@ -162,9 +164,9 @@ def _matrices(model: ModelSpec, gpus: int) -> Iterator[tuple[int, int, Literal["
     for group in model.layers:
         hidden = model.hidden_size
         weights = [*group.attention.weights(hidden), *group.mlp.weights(hidden)]
-        for product in products(weights, gpus):
-            quantized = product.quantizable and _is_fp8(model, product.module)
-            yield product.n, product.k, "fp8" if quantized else "bfloat16"
+        for matrix in products(weights, gpus):
+            quantized = matrix.quantizable and _is_fp8(model, matrix.module)
+            yield matrix.n, matrix.k, "fp8" if quantized else "bfloat16"
     yield -(-model.vocab_size // gpus), model.hidden_size, "bfloat16"
 
 
@@ -222,7 +224,7 @@ def _compared(
         new = min(limits.max_num_batched_tokens, context)
         calls = [("decode", 1, 1, context), ("prefill", 1, new, context)]
     for phase, batch, new, kv_tokens in calls:
-        for size, fused in [(0, False), *((s, f) for f in (False, True) for s in BLOCK_SIZES)]:
+        for fused, size in product((False, True), (0, *BLOCK_SIZES)):
             yield AttentionCall(
                 phase, q_heads, kv_heads, head_dim, batch, new, kv_tokens, size, fused, True
             )

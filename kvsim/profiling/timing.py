@@ -44,7 +44,8 @@ class CudaTimer:
         repeated = [*calls] * math.ceil(MIN_CALLS / len(calls))
         self._warm_up(calls)
         graph = cuda.CUDAGraph()
-        with cuda.graph(graph):
+        # Other threads, such as the watchdog of NCCL, go on as they like.
+        with cuda.graph(graph, capture_error_mode="thread_local"):
             for call in repeated:
                 call()
         for _ in range(WARMUPS):

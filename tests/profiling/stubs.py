@@ -30,7 +30,8 @@ class FakeCuda:
         return FakeGraph(self)
 
     @contextmanager
-    def graph(self, graph):
+    def graph(self, graph, capture_error_mode):
+        assert capture_error_mode == "thread_local"
         self.capturing = graph.us
         yield
         self.capturing = None

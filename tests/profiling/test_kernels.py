@@ -82,38 +82,47 @@ def test_gathered_attention_is_plain_softmax_for_every_block_size(shape, block_s
         assert_attends(call(), query, keys, values)
 
 
-@pytest.mark.parametrize("block_size", BLOCK_SIZES)
-@pytest.mark.parametrize("shape", [DECODE, PROMPT, CHUNK])
-def test_kernels_with_a_block_table_are_asked_for_the_same(shape, block_size, monkeypatch):
-    """The kernel is for GPUs alone: what it is handed must mean, as documented, this attention."""
-
-    def documented(
-        query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size, enable_gqa,
-        seqused_k, block_table,
-    ):  # fmt: skip
+def documented_varlen(
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size, enable_gqa,
+    seqused_k=None, block_table=None,
+):  # fmt: skip
+    """Compute what torch's documentation says that `varlen_attn` does."""
+    assert window_size == (-1, 0)  # causal
+    assert enable_gqa
+    starts = cu_seq_q.tolist()
+    assert cu_seq_q.dtype == torch.int32
+    assert starts[-1] == len(query)
+    if block_table is None:
+        assert cu_seq_k.dtype == torch.int32
+        assert cu_seq_k.tolist()[-1] == len(key)
+        bounds = itertools.pairwise(cu_seq_k.tolist())
+        caches = [(key[start:end], value[start:end]) for start, end in bounds]
+    else:
         assert cu_seq_k is None
-        assert window_size == (-1, 0)  # causal
-        assert enable_gqa
-        assert {t.dtype for t in (cu_seq_q, seqused_k, block_table)} == {torch.int32}
-        bounds = cu_seq_q.tolist()
-        assert bounds[-1] == len(query)
-        answers = []
-        for number, (start, end) in enumerate(itertools.pairwise(bounds)):
-            assert end - start == max_q
-            used = seqused_k.tolist()[number]
-            assert used == max_k
-            keys, values = (
-                unpaged(p, block_table[number : number + 1], used)[0] for p in (key, value)
-            )
-            answers.append(plain_attention(query[start:end], keys, values))
-        return np.concatenate(answers)
+        assert {seqused_k.dtype, block_table.dtype} == {torch.int32}
+        used = zip(block_table, seqused_k.tolist(), strict=True)
+        caches = [
+            tuple(unpaged(pool, row[None], length)[0] for pool in (key, value))
+            for row, length in used
+        ]
+    answers = []
+    for (start, end), (keys, values) in zip(itertools.pairwise(starts), caches, strict=True):
+        assert (end - start, len(keys)) == (max_q, max_k)
+        answers.append(plain_attention(query[start:end], keys, values))
+    return np.concatenate(answers)
 
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", documented)
-    paged = replace(shape, block_size=block_size)
-    (fused,) = (call() for call in work_of(CPU, replace(paged, fused=True)).calls)
-    (gathered,) = (call() for call in work_of(CPU, paged).calls)  # the same seed, the same data
-    together = gathered.transpose(1, 2).flatten(0, 1).double().numpy()
-    np.testing.assert_allclose(fused, together, atol=8 * BFLOAT16)
+
+@pytest.mark.parametrize("block_size", [0, *BLOCK_SIZES])
+@pytest.mark.parametrize("shape", [DECODE, PROMPT, CHUNK])
+def test_kernels_of_gpus_are_asked_for_the_same(shape, block_size, monkeypatch):
+    """They run on GPUs alone: what they are handed must mean, as documented, this attention."""
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", documented_varlen)
+    plain = replace(shape, block_size=block_size)
+    fused = work_of(CPU, replace(plain, fused=True))
+    assert fused.kernel == ("torch_varlen_flash_paged" if block_size else "torch_varlen_flash")
+    (expected,) = (call() for call in work_of(CPU, plain).calls)  # the same seed, the same data
+    together = expected.transpose(1, 2).flatten(0, 1).double().numpy()
+    np.testing.assert_allclose(fused.calls[0](), together, atol=8 * BFLOAT16)
 
 
 def test_a_cpu_has_no_kernel_with_a_block_table():

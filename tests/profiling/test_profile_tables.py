@@ -118,7 +118,7 @@ def test_what_is_there_is_never_replaced(tmp_path):
 
 
 def test_the_documents_name_every_table_column_and_kernel():
-    page = (ROOT / "docs/kernel-timings.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/kernel-tables.md").read_text(encoding="utf-8")
     for table, columns in TABLES.items():
         section = page.partition(f"\n### {table}\n")[2].partition("\n### ")[0]
         rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", section, flags=re.MULTILINE)
