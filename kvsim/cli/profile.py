@@ -77,18 +77,18 @@ def profile(
     print(_measured_text(measured, out, opened.name))
 
 
-def _spec(model: str, quantization: str | None) -> "ModelSpec":
+def _spec(model: str, quantization: Literal["fp8"] | None) -> "ModelSpec":
     from dataclasses import replace
 
     from kvsim.errors import InputError
-    from kvsim.model import fp8_weights, load_model
+    from kvsim.model import load_model, quantized_weights
 
     spec = load_model(model)
     if quantization is None:
         return spec
     if spec.quantization is not None:
         raise InputError(f"--quantization {quantization}: {model} is quantized already")
-    return replace(spec, quantization=fp8_weights())
+    return replace(spec, quantization=quantized_weights(quantization))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.errors import InputError
-from kvsim.model import fp8_weights, load_model, model_names
+from kvsim.model import load_model, model_names, quantized_weights
 from kvsim.profiling.groups import grouped
 from kvsim.profiling.shapes import (
     BLOCK_SIZES,
@@ -47,7 +47,7 @@ def test_products_are_those_of_one_gpu(gpus):
 
 
 def test_quantized_layers_are_multiplied_in_fp8_and_logits_in_16_bit():
-    quantized = replace(LLAMA, quantization=fp8_weights())
+    quantized = replace(LLAMA, quantization=quantized_weights("fp8"))
     dtypes = {(shape.n, shape.dtype) for shape in of(Gemm, plan(quantized, 1, Limits()))}
     assert {n for n, dtype in dtypes if dtype == "bfloat16"} == {VOCAB}
     assert {n for n, dtype in dtypes if dtype == "fp8"} == {6144, HIDDEN, 2 * INTER}
