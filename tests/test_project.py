@@ -120,6 +120,8 @@ def test_lock_pins_every_dependency_and_what_they_need():
     while to_visit:
         requirement = to_visit.pop()
         name = canonicalize_name(requirement.name)
+        if name.startswith(("nvidia-", "cuda-", "triton")):  # of torch's builds for CUDA
+            continue
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
         assert name in locked, requirement

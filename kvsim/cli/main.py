@@ -16,6 +16,7 @@ from kvsim.cli.catalog import catalog
 from kvsim.cli.conform import conform
 from kvsim.cli.init import init
 from kvsim.cli.memory import memory
+from kvsim.cli.profile import profile
 from kvsim.cli.run import run
 from kvsim.cli.schema import schema
 from kvsim.cli.trace import trace
@@ -38,6 +39,7 @@ app.command()(trace)
 app.command()(memory)
 app.command()(conform)
 app.command()(validate)
+app.command()(profile)
 app.command()(catalog)
 app.command()(schema)
 

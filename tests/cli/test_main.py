@@ -53,6 +53,7 @@ def test_help_imports_nothing_heavy():
         "ruamel",
         "rich",
         "jinja2",
+        "torch",
     }
     assert not loaded & heavy
 
