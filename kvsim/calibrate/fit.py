@@ -20,8 +20,11 @@ Tell = Callable[[int, int], None]  # simulations of all results that are done, o
 
 _ROUNDS = 3  # each finds the effects of the constants anew
 _STEPS = 3  # of each round, with the same effects
-_STEP = 0.05  # by which effects are found: share of a constant's range
+# Effects are found by moving a constant by this share of its range, up and down: far enough to
+# cross the roughness that schedules have.
+_MOVE = 0.05
 _LEAST_SCATTER = 0.005  # no kind of figure counts as more exact than this
+_SETTLED = 2e-3  # share of a constant's range; a round that moves less is the last
 _CLOSE = 1e-4  # share of a constant's range; smaller steps end a round
 
 
@@ -93,7 +96,7 @@ class _Search:
         self._constants = constants_of(server.profile)
         self._tell = tell
         self._done = 0
-        self._most = 1 + len(self._constants) * (1 + _ROUNDS) + _ROUNDS * _STEPS
+        self._most = 1 + 2 * len(self._constants) * (1 + _ROUNDS) + _ROUNDS * _STEPS
         self._counts = np.array(_counting(server.figures))
         self._measured_ms = np.array([figure.measured_ms for figure in server.figures])
         self._weights = np.ones(len(server.figures))
@@ -102,13 +105,16 @@ class _Search:
         start = np.array([c.start_s / c.most_s for c in self._constants])
         before_ms = self._predict_ms(start)
         names = [constant.path for constant in self._constants]
-        everywhere = self._effects(start, before_ms, range(len(names)))
+        everywhere = self._effects(start, range(len(names)))
         kept, why = told_apart(everywhere, names)
         shares, after_ms = start, before_ms
         effects = np.zeros((len(self._measured_ms), len(kept)))
         for _ in range(_ROUNDS if kept else 0):
-            effects = self._effects(shares, after_ms, kept)
+            effects = self._effects(shares, kept)
+            before = shares
             shares, after_ms = self._improved(shares, after_ms, effects, kept)
+            if np.abs(shares - before).max() < _SETTLED:
+                break
             self._weights = self._weights_by_scatter(after_ms)
         widths = self._widths(shares, after_ms, effects, kept)
         values = self._values_s(shares)
@@ -137,14 +143,13 @@ class _Search:
         errors = (predicted_ms - self._measured_ms) / self._measured_ms
         return np.asarray((errors * self._weights)[self._counts])
 
-    def _effects(self, shares: Floats, predicted_ms: Floats, places: Sequence[int]) -> Floats:
+    def _effects(self, shares: Floats, places: Sequence[int]) -> Floats:
         """Return the change of the errors over the range of each constant: (figures, constants)."""
-        now, columns = self._errors(predicted_ms), []
+        columns = []
         for place in places:
-            step = _STEP if shares[place] + _STEP <= 1 else -_STEP
-            moved = shares.copy()
-            moved[place] += step
-            columns.append((self._errors(self._predict_ms(moved)) - now) / step)
+            ends = [min(shares[place] + _MOVE, 1.0), max(shares[place] - _MOVE, 0.0)]
+            more, less = (self._errors(self._predict_ms(_with(shares, place, end))) for end in ends)
+            columns.append((more - less) / (ends[0] - ends[1]))
         return np.column_stack(columns)
 
     def _improved(
@@ -189,6 +194,12 @@ class _Search:
             return Fitted(constant, value_s, None, why)
         low_s, high_s = (value_s + sign * width * constant.most_s for sign in (-1, 1))
         return Fitted(constant, value_s, (max(low_s, 0.0), min(high_s, constant.most_s)))
+
+
+def _with(shares: Floats, place: int, share: float) -> Floats:
+    changed = shares.copy()
+    changed[place] = share
+    return changed
 
 
 def _kind(figure: Figure) -> str:

@@ -40,18 +40,32 @@ def bounded(effects: Floats, wanted: Floats, least: Floats, most: Floats) -> Flo
     return best
 
 
-def correlations(effects: Floats) -> Floats:
-    """Return how well the others can stand in for each constant, from 0 to 1.
+def stand_ins(effects: Floats) -> list[set[int]]:
+    """Return which others can stand in for each constant: none, a single one, or all together.
 
-    It is the multiple correlation of its effects with theirs; 1 too where there are fewer figures
-    than constants.
+    A single one, if their effects correlate by more than 0.95; all, if their best combination does.
+    The combination counts only where no single one does: of two that are nearly alike the small
+    difference could make up for anything.
     """
-    found = []
-    for place in range(effects.shape[1]):
-        own, others = effects[:, place], np.delete(effects, place, axis=1)
-        made_up = others @ np.linalg.lstsq(others, own, rcond=None)[0]
-        found.append(math.sqrt(min(float(made_up @ made_up) / float(own @ own), 1.0)))
-    return np.array(found)
+    lengths = np.linalg.norm(effects, axis=0)
+    cosines = np.abs(effects.T @ effects) / np.outer(lengths, lengths)
+    everyone = set(range(effects.shape[1]))
+    single = [
+        {i for i in everyone if i != j and cosines[i, j] > LARGEST_CORRELATION}
+        for j in range(effects.shape[1])
+    ]
+    if any(single):
+        return single
+    return [
+        everyone - {j} if _made_up(effects, j) > LARGEST_CORRELATION else set() for j in everyone
+    ]
+
+
+def _made_up(effects: Floats, place: int) -> float:
+    """Return how well a combination of the others imitates a constant: multiple correlation."""
+    own, others = effects[:, place], np.delete(effects, place, axis=1)
+    imitated = others @ np.linalg.lstsq(others, own, rcond=None)[0]
+    return math.sqrt(float(imitated @ imitated) / float(own @ own))
 
 
 def half_widths(effects: Floats, residuals: Floats) -> Floats:
@@ -104,14 +118,12 @@ def told_apart(effects: Floats, names: Sequence[str]) -> tuple[list[int], dict[i
     kept = [i for i in range(len(names)) if np.abs(effects[:, i]).max() >= LEAST_EFFECT]
     why = {i: "has no effect in these runs" for i in range(len(names)) if i not in kept}
     while len(kept) > 1:
-        alike = correlations(effects[:, kept])
-        if alike.max() <= LARGEST_CORRELATION:
+        others = dict(zip(kept, stand_ins(effects[:, kept]), strict=True))
+        confused = [i for i in kept if others[i]]
+        if not confused:
             break
-        confused = [i for i, one in zip(kept, alike, strict=True) if one > LARGEST_CORRELATION]
         weakest = min(confused, key=lambda i: strength[i])
-        others = [names[i] for i in confused if i != weakest] or [
-            names[i] for i in kept if i != weakest
-        ]
-        why[weakest] = f"can't be told apart from {' and '.join(others)} by these runs"
+        alike = " and ".join(names[kept[place]] for place in sorted(others[weakest]))
+        why[weakest] = f"can't be told apart from {alike} by these runs"
         kept.remove(weakest)
     return kept, why

@@ -14,6 +14,7 @@ from kvsim.scenario.profiles import EngineProfile
 
 _WEAK = {"extrapolated", "physical"}
 _MANY_FAILED = 0.01
+_WIDE = 0.5  # share of a constant's range; a wider interval tells little
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ def _of_constants(found: Fit, results: Sequence[BenchmarkResult]) -> Iterator[st
                 f"{one.constant.path} has gone down to zero: the server is faster than kvsim's "
                 "kernels, or the scenario describes another one."
             )
+        elif one.interval_s and one.interval_s[1] - one.interval_s[0] > _WIDE * one.constant.most_s:
+            yield f"{one.constant.path} is hardly told by these runs: its interval is wide."
     if fitted and all(one.interval_s is None for one in fitted if not one.bound):
         yield "There are no intervals: as many constants as figures. Measure at more loads."
     if len(results) < len(fitted):

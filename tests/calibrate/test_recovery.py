@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kvsim.calibrate.files import read_results
+from kvsim.calibrate.predict import MeasuredServer
 from kvsim.calibrate.profile_file import profile_text
 from kvsim.calibrate.run import calibrate
 from kvsim.errors import InputError
@@ -25,7 +26,7 @@ TRUTH = {
     "request_s": 12e-3,
     "per_prompt_token_s": 9e-6,
 }
-LOADS = ((1, 400, 40), (8, 3000, 50), (24, 800, 60), (48, 200, 50))
+LOADS = ((1, 400, 20), (6, 3000, 20), (16, 800, 25), (32, 200, 20))
 
 
 def _results(folder, truth, loads=LOADS, noise=0.0, detailed=True):
@@ -35,7 +36,7 @@ def _results(folder, truth, loads=LOADS, noise=0.0, detailed=True):
     (folder / "truth").mkdir()
     path = scenario(folder / "truth", costs(**truth))
     for place, (concurrency, prompt_tokens, output_tokens) in enumerate(loads):
-        count = 4 * concurrency
+        count = 2 * concurrency
         spread = draw.integers(-5, 6, count) if detailed else np.zeros(count, dtype=np.int64)
         requests = closed_loop(
             concurrency, [prompt_tokens] * count + 10 * spread, [output_tokens] * count + spread
@@ -57,29 +58,32 @@ def test_known_constants_come_back(tmp_path, detailed):
     results = _results(tmp_path, TRUTH, detailed=detailed)
     calibration = calibrate(load_scenario(scenario(tmp_path)), results)
     found = _by_name(calibration)
+    measured_ms = np.array([figure.measured_ms for figure in calibration.figures])
+    errors = np.abs(np.array([calibration.fit.before_ms, calibration.fit.after_ms]) / measured_ms - 1)
+    assert errors[0].max() > 0.1 > 0.02 > errors[1].max()
     for name, value_s in TRUTH.items():
-        assert found[name].value_s == pytest.approx(value_s, rel=0.02), name
+        # With lengths of their own, requests leave at other steps when a constant changes.
+        assert found[name].value_s == pytest.approx(value_s, rel=0.12 if detailed else 0.02), name
         assert not found[name].bound
-    assert np.abs(calibration.fit.after_ms / calibration.fit.before_ms - 1).max() > 0.1
     assert found["per_all_reduce_s"].kept == "has no effect in these runs"
 
 
 def test_intervals_hold_the_truth_of_noisy_results(tmp_path):
-    loads = (*LOADS, (2, 2500, 40), (16, 100, 40), (32, 1500, 40))
+    loads = (*LOADS, (2, 2500, 20), (40, 100, 20))
     calibration = calibrate(
-        load_scenario(scenario(tmp_path)), _results(tmp_path, TRUTH, loads, noise=0.02)
+        load_scenario(scenario(tmp_path)), _results(tmp_path, TRUTH, loads, noise=0.01)
     )
     for name, value_s in TRUTH.items():
         one = _by_name(calibration)[name]
         low_s, high_s = one.interval_s
         assert low_s < value_s < high_s, name
-        assert 0 < high_s - low_s < one.constant.most_s
+        assert high_s - low_s > 0.01 * value_s
 
 
 def test_an_open_loop_is_replayed_at_its_own_times(tmp_path):
     truth = {**TRUTH, "per_seq_s": 14e-6, "per_prompt_token_s": 2e-6}
     sent_s = np.cumsum(np.random.default_rng(3).exponential(0.1, 60))
-    requests = open_loop(sent_s - sent_s[0], [900] * 60, [40] * 60)
+    requests = open_loop(sent_s - sent_s[0], [900] * 60, [20] * 60)
     (tmp_path / "truth").mkdir()
     run = served(scenario(tmp_path / "truth", costs(**truth)), requests)
     path = written(tmp_path / "rate.json", vllm_bench(run, requests, rate=10.0))
@@ -90,16 +94,12 @@ def test_an_open_loop_is_replayed_at_its_own_times(tmp_path):
 
 
 def test_one_load_cannot_tell_steps_from_sequences(tmp_path):
-    results = _results(tmp_path, TRUTH, loads=((16, 500, 50), (16, 500, 40)), detailed=False)
+    results = _results(tmp_path, TRUTH, loads=((12, 500, 25), (12, 500, 20)), detailed=False)
     calibration = calibrate(load_scenario(scenario(tmp_path)), results)
     found = _by_name(calibration)
-    start = load_scenario(scenario(tmp_path))
     kept = [one for one in found.values() if one.kept.startswith("can't be told apart from")]
-    assert {one.constant.name for one in kept} == {"per_seq_s", "per_prompt_token_s"} or {
-        one.constant.name for one in kept
-    } == {"fixed_s", "per_prompt_token_s"}
+    assert {one.constant.name for one in kept} == {"per_seq_s", "per_prompt_token_s"}
     assert all(one.value_s == one.constant.start_s for one in kept)
-    assert start.base.model
     assert any("can't be told apart from overhead" in note for note in calibration.notes)
 
 
@@ -113,19 +113,19 @@ def test_a_server_beyond_the_bounds_says_so(tmp_path):
 
 
 def test_the_same_input_gives_the_same_profile_that_a_scenario_can_name(tmp_path):
-    results = _results(tmp_path, TRUTH, loads=LOADS[:3])
+    results = _results(tmp_path, TRUTH, loads=LOADS[:2])
     file = load_scenario(scenario(tmp_path))
-    texts = [profile_text(calibrate(file, results, seed=5)) for _ in range(2)]
-    assert texts[0] == texts[1]
-    (tmp_path / "mine.yaml").write_text(texts[0])
+    first, second = (calibrate(file, results, seed=5) for _ in range(2))
+    assert profile_text(first) == profile_text(second)
+    (tmp_path / "mine.yaml").write_text(profile_text(first))
     profile = load_profile("mine.yaml", tmp_path)
-    fitted = calibrate(file, results, seed=5).profile
-    assert profile.overhead.fixed_s == pytest.approx(fitted.overhead.fixed_s, abs=1e-11)
-    assert profile.fitted_on == ("c0.json", "c1.json", "c2.json")
+    for one in first.fit.constants:
+        part = getattr(profile, one.constant.part)
+        assert getattr(part, one.constant.name) == pytest.approx(one.value_s, abs=1e-12)
+    assert profile.fitted_on == ("c0.json", "c1.json")
     named = load_scenario(scenario(tmp_path, "cost: {profile: mine.yaml}"))
-    again = calibrate(named, results, seed=5)
-    before = np.abs(again.fit.before_ms / [f.measured_ms for f in again.figures] - 1)
-    assert np.median(before) < 0.01
+    predicted_ms = MeasuredServer(named, results, seed=5).predict_ms({})
+    assert predicted_ms == pytest.approx(first.fit.after_ms, rel=1e-6)
 
 
 @pytest.mark.parametrize(
