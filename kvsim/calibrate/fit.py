@@ -98,6 +98,7 @@ class _Search:
         self._done = 0
         self._most = 1 + 2 * len(self._constants) * (1 + _ROUNDS) + _ROUNDS * _STEPS
         self._counts = np.array(_counting(server.figures))
+        self._gaps = np.array([_kind(figure) == "gap" for figure in server.figures])[self._counts]
         self._measured_ms = np.array([figure.measured_ms for figure in server.figures])
         self._weights = np.ones(len(server.figures))
 
@@ -144,12 +145,19 @@ class _Search:
         return np.asarray((errors * self._weights)[self._counts])
 
     def _effects(self, shares: Floats, places: Sequence[int]) -> Floats:
-        """Return the change of the errors over the range of each constant: (figures, constants)."""
+        """Return the change of the errors over the range of each constant: (figures, constants).
+
+        The front end delays requests, never steps. What it seems to change of the gaps between
+        tokens is which steps happen to meet, so that is left out.
+        """
         columns = []
         for place in places:
             ends = [min(shares[place] + _MOVE, 1.0), max(shares[place] - _MOVE, 0.0)]
             more, less = (self._errors(self._predict_ms(_with(shares, place, end))) for end in ends)
-            columns.append((more - less) / (ends[0] - ends[1]))
+            change = (more - less) / (ends[0] - ends[1])
+            if self._constants[place].part == "front_end":
+                change[self._gaps] = 0.0
+            columns.append(change)
         return np.column_stack(columns)
 
     def _improved(

@@ -59,7 +59,9 @@ def test_known_constants_come_back(tmp_path, detailed):
     calibration = calibrate(load_scenario(scenario(tmp_path)), results)
     found = _by_name(calibration)
     measured_ms = np.array([figure.measured_ms for figure in calibration.figures])
-    errors = np.abs(np.array([calibration.fit.before_ms, calibration.fit.after_ms]) / measured_ms - 1)
+    errors = np.abs(
+        np.array([calibration.fit.before_ms, calibration.fit.after_ms]) / measured_ms - 1
+    )
     assert errors[0].max() > 0.1 > 0.02 > errors[1].max()
     for name, value_s in TRUTH.items():
         # With lengths of their own, requests leave at other steps when a constant changes.
@@ -71,7 +73,7 @@ def test_known_constants_come_back(tmp_path, detailed):
 def test_intervals_hold_the_truth_of_noisy_results(tmp_path):
     loads = (*LOADS, (2, 2500, 20), (40, 100, 20))
     calibration = calibrate(
-        load_scenario(scenario(tmp_path)), _results(tmp_path, TRUTH, loads, noise=0.01)
+        load_scenario(scenario(tmp_path)), _results(tmp_path, TRUTH, loads, 0.01, detailed=False)
     )
     for name, value_s in TRUTH.items():
         one = _by_name(calibration)[name]
