@@ -25,7 +25,7 @@ _COLUMN = {column.name: place for place, column in enumerate(REQUESTS)}
 def scenario(folder: Path, cost: str = "", more: str = "") -> Path:
     """Write a scenario of a small server; `cost` and `more` are lines of YAML."""
     path = folder / "server.yaml"
-    lines = f"model: {MODEL}\ngpu: h100_sxm\nengine: {{max_model_len: 8192}}\n{WORKLOAD}"
+    lines = f"model: {MODEL}\ngpu: h100_sxm\nengine: {{max_model_len: 8192, max_num_seqs: 64}}\n{WORKLOAD}"
     path.write_text(f"{lines}{cost}\n{more}\n")
     return path
 

@@ -9,7 +9,7 @@ from kvsim.calibrate.profile_file import profile_text
 from kvsim.calibrate.run import calibrate
 from kvsim.errors import InputError
 from kvsim.scenario.load import load_scenario
-from kvsim.scenario.profiles import load_profile
+from kvsim.scenario.profiles import DEFAULT_PROFILE, load_profile
 from tests.calibrate.benchmarks import (
     closed_loop,
     costs,
@@ -26,7 +26,7 @@ TRUTH = {
     "request_s": 12e-3,
     "per_prompt_token_s": 9e-6,
 }
-LOADS = ((1, 400, 20), (6, 3000, 20), (16, 800, 25), (32, 200, 20))
+LOADS = ((1, 400, 16), (4, 3000, 16), (12, 800, 16), (24, 200, 16))
 
 
 def _results(folder, truth, loads=LOADS, noise=0.0, detailed=True):
@@ -71,7 +71,7 @@ def test_known_constants_come_back(tmp_path, detailed):
 
 
 def test_intervals_hold_the_truth_of_noisy_results(tmp_path):
-    loads = (*LOADS, (2, 2500, 20), (40, 100, 20))
+    loads = (*LOADS, (2, 2500, 16), (30, 100, 16))
     calibration = calibrate(
         load_scenario(scenario(tmp_path)), _results(tmp_path, TRUTH, loads, 0.01, detailed=False)
     )
@@ -83,7 +83,10 @@ def test_intervals_hold_the_truth_of_noisy_results(tmp_path):
 
 
 def test_an_open_loop_is_replayed_at_its_own_times(tmp_path):
-    truth = {**TRUTH, "per_seq_s": 14e-6, "per_prompt_token_s": 2e-6}
+    start = load_profile(DEFAULT_PROFILE)
+    kept = {"per_seq_s": start.overhead.per_seq_s}
+    kept |= {"per_prompt_token_s": start.front_end.per_prompt_token_s}
+    truth = {**TRUTH, **kept}
     sent_s = np.cumsum(np.random.default_rng(3).exponential(0.1, 60))
     requests = open_loop(sent_s - sent_s[0], [900] * 60, [20] * 60)
     (tmp_path / "truth").mkdir()
