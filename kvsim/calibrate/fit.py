@@ -193,7 +193,9 @@ class _Search:
     ) -> Mapping[int, float]:
         """Return the half widths of the intervals of the constants that lie at no bound."""
         free = [i for i, place in enumerate(kept) if _CLOSE < shares[place] < 1 - _CLOSE]
-        widths = half_widths(effects[:, free], self._errors(predicted_ms))
+        counting = np.array([_kind(figure) for figure in self._server.figures])[self._counts]
+        kinds = len(set(counting.tolist()))
+        widths = half_widths(effects[:, free], self._errors(predicted_ms), kinds)
         return {kept[i]: float(width) for i, width in zip(free, widths, strict=True)}
 
     def _fitted(self, place: int, value_s: float, width: float | None, why: str) -> Fitted:

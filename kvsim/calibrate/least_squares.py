@@ -68,18 +68,24 @@ def _made_up(effects: Floats, place: int) -> float:
     return math.sqrt(float(imitated @ imitated) / float(own @ own))
 
 
-def half_widths(effects: Floats, residuals: Floats) -> Floats:
+def half_widths(effects: Floats, residuals: Floats, kinds: int = 1) -> Floats:
     """Return the half widths of the 95 % intervals of unbounded constants.
 
     They come from the scatter of the residuals; infinite where these are no more than the
     constants.
+
+    Args:
+        effects: Shape (figures, constants).
+        residuals: What the fit leaves, shape (figures,).
+        kinds: Kinds of figures that were weighted by their own scatter; each tells its scatter
+            alone, so the degrees of freedom are shared among them.
     """
     spare = len(residuals) - effects.shape[1]
     if spare < 1:
         return np.full(effects.shape[1], math.inf)
     variance = float(residuals @ residuals) / spare
     spread = variance * np.diag(np.linalg.pinv(effects.T @ effects))
-    widths: Floats = student_t(spare) * np.sqrt(spread)
+    widths: Floats = student_t(max(spare // kinds, 1)) * np.sqrt(spread)
     return widths
 
 

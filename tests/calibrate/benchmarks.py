@@ -25,8 +25,9 @@ _COLUMN = {column.name: place for place, column in enumerate(REQUESTS)}
 def scenario(folder: Path, cost: str = "", more: str = "") -> Path:
     """Write a scenario of a small server; `cost` and `more` are lines of YAML."""
     path = folder / "server.yaml"
-    lines = f"model: {MODEL}\ngpu: h100_sxm\nengine: {{max_model_len: 8192, max_num_seqs: 64}}\n{WORKLOAD}"
-    path.write_text(f"{lines}{cost}\n{more}\n")
+    engine = "{max_model_len: 8192, max_num_seqs: 64}"
+    head = f"model: {MODEL}\ngpu: h100_sxm\nengine: {engine}\n"
+    path.write_text(f"{head}{WORKLOAD}{cost}\n{more}\n")
     return path
 
 

@@ -109,7 +109,7 @@ def test_one_load_cannot_tell_steps_from_sequences(tmp_path):
 
 
 def test_a_server_beyond_the_bounds_says_so(tmp_path):
-    results = _results(tmp_path, {**TRUTH, "request_s": 0.2}, loads=LOADS[:2])
+    results = _results(tmp_path, {**TRUTH, "request_s": 0.2}, loads=LOADS[:3])
     calibration = calibrate(load_scenario(scenario(tmp_path)), results)
     found = _by_name(calibration)
     assert found["request_s"].bound == "upper"
