@@ -30,7 +30,7 @@ def read_results(paths: Sequence[Path]) -> list[BenchmarkResult]:
     problems: list[Problem] = []
     for path in paths:
         try:
-            results += _results_in(path)
+            results += _results_in(path, _name_of(path, paths))
         except InputError as error:
             problems += error.problems
     twice = sorted({path for path in paths if paths.count(path) > 1})
@@ -40,7 +40,12 @@ def read_results(paths: Sequence[Path]) -> list[BenchmarkResult]:
     return results
 
 
-def _results_in(path: Path) -> list[BenchmarkResult]:
+def _name_of(path: Path, paths: Sequence[Path]) -> str:
+    """Return the file's name, or its path: aiperf calls all files alike, in folders of their own."""
+    return path.name if sum(other.name == path.name for other in paths) == 1 else str(path)
+
+
+def _results_in(path: Path, name: str) -> list[BenchmarkResult]:
     values: list[dict[str, Any]] = []
     for line, document in _documents(path):
         found = next((one for one in _FORMATS if one.recognizes(document)), None)
@@ -53,14 +58,10 @@ def _results_in(path: Path) -> list[BenchmarkResult]:
             raise InputError(*places) from error
     if not values:
         raise InputError(Problem("holds no result", str(path)))
-    names = [
-        f"{path.name}#{number}" if len(values) > 1 else path.name for number in _from_1(values)
+    return [
+        BenchmarkResult(name=f"{name}#{number}" if len(values) > 1 else name, **one)
+        for number, one in enumerate(values, 1)
     ]
-    return [BenchmarkResult(name=name, **one) for name, one in zip(names, values, strict=True)]
-
-
-def _from_1(values: Sequence[object]) -> range:
-    return range(1, len(values) + 1)
 
 
 def _documents(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -98,9 +98,9 @@ class _Search:
         self._done = 0
         self._most = 1 + 2 * len(self._constants) * (1 + _ROUNDS) + _ROUNDS * _STEPS
         self._counts = np.array(_counting(server.figures))
-        self._gaps = np.array([_kind(figure) == "gap" for figure in server.figures])[self._counts]
         self._measured_ms = np.array([figure.measured_ms for figure in server.figures])
-        self._weights = np.ones(len(server.figures))
+        self._kinds = np.array([_kind(figure) for figure in server.figures])[self._counts]
+        self._weights = np.ones(len(self._kinds))
 
     def fit(self) -> Fit:
         start = np.array([c.start_s / c.most_s for c in self._constants])
@@ -108,8 +108,7 @@ class _Search:
         names = [constant.path for constant in self._constants]
         everywhere = self._effects(start, range(len(names)))
         kept, why = told_apart(everywhere, names)
-        shares, after_ms = start, before_ms
-        effects = np.zeros((len(self._measured_ms), len(kept)))
+        shares, after_ms, effects = start, before_ms, everywhere[:, kept]
         for _ in range(_ROUNDS if kept else 0):
             effects = self._effects(shares, kept)
             before = shares
@@ -140,9 +139,9 @@ class _Search:
         return self._server.predict_ms(self._values_s(shares))
 
     def _errors(self, predicted_ms: Floats) -> Floats:
-        """Return the weighted relative errors of the figures that count."""
+        """Return the relative errors of the figures that count."""
         errors = (predicted_ms - self._measured_ms) / self._measured_ms
-        return np.asarray((errors * self._weights)[self._counts])
+        return np.asarray(errors[self._counts])
 
     def _effects(self, shares: Floats, places: Sequence[int]) -> Floats:
         """Return the change of the errors over the range of each constant: (figures, constants).
@@ -156,7 +155,7 @@ class _Search:
             more, less = (self._errors(self._predict_ms(_with(shares, place, end))) for end in ends)
             change = (more - less) / (ends[0] - ends[1])
             if self._constants[place].part == "front_end":
-                change[self._gaps] = 0.0
+                change[self._kinds == "gap"] = 0.0
             columns.append(change)
         return np.column_stack(columns)
 
@@ -165,37 +164,38 @@ class _Search:
     ) -> tuple[Floats, Floats]:
         """Take steps as long as they make the errors smaller."""
         for _ in range(_STEPS):
-            errors = self._errors(predicted_ms)
+            errors = self._weights * self._errors(predicted_ms)
             now = shares[kept]
-            step = bounded(effects, -errors, -now, 1 - now)
+            step = bounded(self._weights[:, None] * effects, -errors, -now, 1 - now)
             tried = shares.copy()
             tried[kept] = np.clip(now + step, 0.0, 1.0)
             if np.abs(step).max() < _CLOSE:
                 break
             tried_ms = self._predict_ms(tried)
-            if np.sum(self._errors(tried_ms) ** 2) >= np.sum(errors**2):
+            if np.sum((self._weights * self._errors(tried_ms)) ** 2) >= np.sum(errors**2):
                 break
             shares, predicted_ms = tried, tried_ms
         return shares, predicted_ms
 
     def _weights_by_scatter(self, predicted_ms: Floats) -> Floats:
         """Return weights by which a kind of figure counts less, the more its errors scatter."""
-        errors = (predicted_ms - self._measured_ms) / self._measured_ms
-        kinds = np.array([_kind(figure) for figure in self._server.figures])
+        errors = self._errors(predicted_ms)
         scatter = {
-            kind: max(float(np.sqrt(np.mean(errors[kinds == kind] ** 2))), _LEAST_SCATTER)
-            for kind in set(kinds.tolist())
+            kind: max(float(np.sqrt(np.mean(errors[self._kinds == kind] ** 2))), _LEAST_SCATTER)
+            for kind in set(self._kinds.tolist())
         }
-        return np.array([_LEAST_SCATTER / scatter[kind] for kind in kinds.tolist()])
+        return np.array([_LEAST_SCATTER / scatter[kind] for kind in self._kinds.tolist()])
 
     def _widths(
         self, shares: Floats, predicted_ms: Floats, effects: Floats, kept: list[int]
     ) -> Mapping[int, float]:
         """Return the half widths of the intervals of the constants that lie at no bound."""
         free = [i for i, place in enumerate(kept) if _CLOSE < shares[place] < 1 - _CLOSE]
-        counting = np.array([_kind(figure) for figure in self._server.figures])[self._counts]
-        kinds = len(set(counting.tolist()))
-        widths = half_widths(effects[:, free], self._errors(predicted_ms), kinds)
+        if not free:
+            return {}
+        errors = self._weights * self._errors(predicted_ms)
+        weighted = self._weights[:, None] * effects[:, free]
+        widths = half_widths(weighted, errors, len(set(self._kinds.tolist())))
         return {kept[i]: float(width) for i, width in zip(free, widths, strict=True)}
 
     def _fitted(self, place: int, value_s: float, width: float | None, why: str) -> Fitted:

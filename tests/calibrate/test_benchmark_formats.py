@@ -164,6 +164,14 @@ def test_results_appended_to_one_file_are_several(tmp_path):
     assert second.max_concurrency == 8
 
 
+def test_files_of_one_name_are_told_by_their_folders(tmp_path):
+    paths = []
+    for name in ("c1", "c8"):
+        (tmp_path / name).mkdir()
+        paths.append(written(tmp_path / name / "profile_export_aiperf.json", AIPERF))
+    assert [result.name for result in read_results(paths)] == [str(path) for path in paths]
+
+
 def test_guidellm_has_its_itl_and_no_tpot(tmp_path):
     (result,) = _read(tmp_path, GUIDELLM)
     assert (result.max_concurrency, result.rate_per_s) == (16, None)
