@@ -41,7 +41,7 @@ def read_results(paths: Sequence[Path]) -> list[BenchmarkResult]:
 
 
 def _name_of(path: Path, paths: Sequence[Path]) -> str:
-    """Return the file's name, or its path: aiperf calls all files alike, in folders of their own."""
+    """Return the file's name, or its path where several have it (aiperf calls all files alike)."""
     return path.name if sum(other.name == path.name for other in paths) == 1 else str(path)
 
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from kvsim.calibrate.constants import Constant, with_values
 from kvsim.calibrate.result import BenchmarkResult
 from kvsim.calibrate.traffic import requests_of
-from kvsim.errors import InputError
+from kvsim.errors import InputError, Problem
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.profiles import EngineProfile
 from kvsim.scenario.resolve import resolve
-from kvsim.scenario.schema import KernelStepCost, Scenario
+from kvsim.scenario.schema import BASE, KernelStepCost, Scenario
 from kvsim.scenario.variant import ResolvedVariant
 from kvsim.simulate import simulate
 from kvsim.validate.case import OVERALL
@@ -46,11 +46,14 @@ class MeasuredServer:
 
     def __init__(self, file: ScenarioFile, results: Sequence[BenchmarkResult], seed: int) -> None:
         self._scenario = file.base.model_copy(update={"max_simulated_s": None, "seed": seed})
-        self.law = _kernels_of(self._scenario)
         self._folder: Path = file.base_dir
         self._results = results
         self._requests = [requests_of(result, seed) for result in results]
-        self.variant = resolve(self._scenario, base_dir=self._folder)
+        try:
+            self.law = _kernels_of(self._scenario)
+            self.variant = resolve(self._scenario, base_dir=self._folder)
+        except InputError as error:
+            raise InputError(*(file.located(one, BASE) for one in error.problems)) from error
         assert self.variant.profile is not None  # every law of kernels has one
         self.profile: EngineProfile = self.variant.profile
         self.bases: set[str] = set()
@@ -95,7 +98,5 @@ class MeasuredServer:
 def _kernels_of(scenario: Scenario) -> KernelStepCost:
     if isinstance(scenario.cost, KernelStepCost):
         return scenario.cost
-    raise InputError(
-        f"the scenario's cost is of kind {scenario.cost.kind}: only the overheads beside measured "
-        "kernels can be calibrated (kind kernels)"
-    )
+    what = "only the overheads beside kernels can be calibrated: kind must be kernels"
+    raise InputError(Problem(what, path="cost.kind"))

@@ -109,7 +109,8 @@ def _of_constants(found: Fit, results: Sequence[BenchmarkResult]) -> Iterator[st
             )
         elif one.interval_s and one.interval_s[1] - one.interval_s[0] > _WIDE * one.constant.most_s:
             yield f"{one.constant.path} is hardly told by these runs: its interval is wide."
-    if fitted and all(one.interval_s is None for one in fitted if not one.bound):
+    free = [one for one in fitted if not one.bound]
+    if free and all(one.interval_s is None for one in free):
         yield "There are no intervals: as many constants as figures. Measure at more loads."
     if len(results) < len(fitted):
         yield (

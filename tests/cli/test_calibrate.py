@@ -97,3 +97,12 @@ def test_kernels_are_packed(command_line, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("my_gpu: gemm: 3 rows\nKernels: my_gpu.npz.")
     assert (tmp_path / "my_gpu.npz").is_file()
+
+
+def test_a_server_that_would_not_start_is_told_by_its_line(command_line, measured, tmp_path):
+    server, first, _ = measured
+    server.write_text(server.read_text() + "cost: {kind: affine, fixed_ns: 1000.0}\n")
+    line = len(server.read_text().splitlines())
+    done = command_line("calibrate", server, first)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{server}:{line}: cost.kind: only the overheads")
