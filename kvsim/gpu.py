@@ -1,21 +1,31 @@
 """GPUs: a catalog of public figures, prices with their source, GPUs that the user describes."""
 
 import csv
-from dataclasses import dataclass
+import hashlib
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from kvsim.errors import InputError, did_you_mean
+from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.policy import Parameters
 
 _DATA = Path(str(resources.files("kvsim"))) / "data"
 
 Bytes = Annotated[float, Field(ge=1e6, le=1e14)]
 PeakRate = Annotated[float, Field(ge=1e6, le=1e18)]  # bytes or FLOP per second
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFile:
+    """Kernel timings of a user's own: the path as written, where the file lies, what is in it."""
+
+    file: str
+    path: Path
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,15 @@ class GpuSpec:
     pcie_bytes_per_s: float | None = None
     network_bytes_per_s: float | None = None  # to a GPU of another node
     source: str = "given by the user"
+    kernels: KernelFile | None = None  # None: those that ship, if it was measured
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures, ready for JSON; kernels of its own by their content."""
+        facts = asdict(self)
+        del facts["kernels"]
+        if self.kernels is not None:
+            facts["kernels"] = {"file": self.kernels.file, "sha256": self.kernels.sha256}
+        return facts
 
 
 class CustomGpu(Parameters):
@@ -68,6 +87,14 @@ class CustomGpu(Parameters):
     """To the host, one direction."""
     network_bytes_per_s: PeakRate | None = None
     """To a GPU of another node, one direction."""
+    kernels: str | None = Field(default=None, min_length=1)
+    """Its kernel timings: a file beside this one that `kvsim calibrate --kernels` packed; null:
+    physical forms price them."""
+    _base_dir: Path = PrivateAttr(default=Path())
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Remember the folder of the scenario file."""
+        self._base_dir = Path((context or {}).get("base_dir", "."))
 
     @field_validator("name")
     @classmethod
@@ -85,10 +112,28 @@ class CustomGpu(Parameters):
         return self
 
     def spec(self) -> GpuSpec:
-        """Return the GPU as the rest of the simulator sees it."""
+        """Return the GPU as the rest of the simulator sees it.
+
+        Raises:
+            InputError: The file of its kernels can't be read.
+        """
         values = self.model_dump()
         sizes = ("hbm_bytes", "usable_hbm_bytes")
-        return GpuSpec(**values | {key: values[key] and int(values[key]) for key in sizes})
+        whole = {key: values[key] and int(values[key]) for key in sizes}
+        return GpuSpec(**values | whole | {"kernels": self._kernel_file()})
+
+    def _kernel_file(self) -> KernelFile | None:
+        if self.kernels is None:
+            return None
+        path = self._base_dir / self.kernels
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            what = f"{path} can't be read: {reason}"
+            raise InputError(Problem(what, path="gpu.kernels")) from error
+        return KernelFile(self.kernels, path, digest)
 
 
 @dataclass(frozen=True, slots=True)

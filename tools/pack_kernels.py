@@ -19,16 +19,21 @@ SOURCE_DIR holds the tidy Parquet tables and the `fit_*.csv` constants. What is 
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kvsim.cost.moe import MeasuredRouting, MoeShape
+from kvsim.calibrate.pack import (
+    Arrays,
+    by_bytes,
+    decode_arrays,
+    gemm_arrays,
+    moe_arrays,
+    prefill_arrays,
+    spread,
+)
 
-GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")
-MOE_DTYPES = ("bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4")
-MOE_SHAPE = list(MoeShape._fields)  # columns of the source
 # The A100's vLLM tables are sparse (GEMM) or have a floor of 95 µs (MoE); sglang's are dense.
 DENSE_FRAMEWORK = {"a100_sxm": "sglang"}
 NCCL_OPS = ("all_gather", "all_to_all", "reduce_scatter")
@@ -39,32 +44,13 @@ SEND_RECV = {"dgx": "node", "dgx_internode": "network"}
 SPIKE = 1.3
 SETTLED_TOKENS, SETTLED_POINTS = 64, 5
 
-Arrays = dict[str, Any]  # numpy arrays by name
 
-
-def spread(rows: pd.DataFrame, keys: list[str], axis: str) -> tuple[Any, Any, Any]:
-    """Return the distinct keys, the axis and the latencies [key, axis] in µs, NaN: not measured."""
-    table = rows.pivot_table(index=keys, columns=axis, values="latency_us", aggfunc="median")
-    index = np.array(table.index.to_list(), dtype=np.int32).reshape(len(table), len(keys))
-    return index, table.columns.to_numpy(np.int32), table.to_numpy(np.float32)
-
-
-def gemm_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
-    """Return a cube of latencies [m, n, k] for each dtype of one GPU, and its axes."""
-    chosen = rows[rows.framework == DENSE_FRAMEWORK.get(gpu, "vllm")]
-    chosen = chosen[(chosen.n != 51200) & (chosen.k != 51200)]
-    arrays: Arrays = {}
-    for dtype in GEMM_DTYPES:
-        part = chosen[chosen.dtype == dtype]
-        if part.empty:
-            continue
-        m, n, k = (np.sort(part[axis].unique()) for axis in ("m", "n", "k"))
-        cube = np.full((len(m), len(n), len(k)), np.nan, dtype=np.float32)
-        at = tuple(np.searchsorted(a, part[x]) for a, x in ((m, "m"), (n, "n"), (k, "k")))
-        cube[at] = part.latency_us
-        cube = settled(without_spikes(cube), m)
-        arrays |= {f"gemm/{dtype}/us": cube, f"gemm/{dtype}/m": m.astype(np.int32)}
-        arrays |= {f"gemm/{dtype}/n": n.astype(np.int32), f"gemm/{dtype}/k": k.astype(np.int32)}
+def smooth_gemm_arrays(rows: pd.DataFrame) -> Arrays:
+    """Return the cubes of one GPU without lone spikes, settled where there are few tokens."""
+    arrays = gemm_arrays(rows[(rows.n != 51200) & (rows.k != 51200)])
+    for name in [name for name in arrays if name.endswith("/us")]:
+        m = arrays[f"{name.removesuffix('us')}m"]
+        arrays[name] = settled(without_spikes(arrays[name]), m)
     return arrays
 
 
@@ -84,8 +70,8 @@ def settled(us: Any, m: Any) -> Any:
     """Return latencies [m, …] of which those of few tokens are means over neighbours in m.
 
     Up to 64 tokens a product streams its weights, and its readings jump between two levels some
-    17 % apart from one m to the next and back (H100, bf16, 16384 × 4096: 46.6 µs at 10 rows, 54.4 at
-    11 and 12, 46.7 at 13): a state of the memory, not of m. An engine meets either.
+    17 % apart from one m to the next and back (H100, bf16, 16384 × 4096: 46.6 µs at 10 rows, 54.4
+    at 11 and 12, 46.7 at 13): a state of the memory, not of m. An engine meets either.
     """
     smooth, few = us.copy(), int(np.searchsorted(m, SETTLED_TOKENS, side="right"))
     reach = SETTLED_POINTS // 2
@@ -97,81 +83,11 @@ def settled(us: Any, m: Any) -> Any:
     return smooth
 
 
-def prefill_arrays(rows: pd.DataFrame) -> Arrays:
-    """Return latencies [(q_heads, kv_heads), tokens] of prompts by KV dtype, head size and window.
-
-    `us` is of one prompt alone, `share_us` what a prompt adds to a call that has many: the time of
-    the largest batch beyond a lone short prompt's, divided by the batch. NaN: not measured.
-    """
-    chosen = rows[(rows.framework == "vllm") & (rows.prefix_tokens == 0) & (rows.new_tokens >= 16)]
-    if (chosen.source == "aiconfigurator").any():
-        chosen = chosen[chosen.source == "aiconfigurator"]
-    arrays: Arrays = {}
-    keys = ["q_heads", "kv_heads"]
-    for (dtype, size, window), part in chosen.groupby(
-        ["kv_dtype", "head_dim", "window"], observed=True
-    ):
-        name = f"prefill/{dtype}/{size}" + (f"/{window}" if window else "")
-        heads, tokens, alone = spread(part[part.batch == 1], keys, "new_tokens")
-        share = np.full_like(alone, np.nan)
-        at = [tuple(row) for row in heads]
-        shortest = dict(zip(at, np.nanmin(alone, axis=1), strict=True))
-        many = part[part.batch > 1].sort_values("batch").groupby([*keys, "new_tokens"]).last()
-        for (q_heads, kv_heads, new), row in many.iterrows():
-            place = at.index((q_heads, kv_heads)), int(np.searchsorted(tokens, new))
-            share[place] = (row.latency_us - shortest[q_heads, kv_heads]) / row.batch
-        arrays |= {f"{name}/heads": heads, f"{name}/tokens": tokens}
-        arrays[f"{name}/us"] = alone
-        if np.isfinite(share).any():
-            arrays[f"{name}/share_us"] = share
-    return arrays
-
-
-def decode_arrays(rows: pd.DataFrame, l2_bytes: float) -> Arrays:
-    """Return latencies [(q_heads, kv_heads), sequences, context] of plain decode by KV dtype.
-
-    `warm` says where the KV is less than twice the L2 cache: such a row found some of it there.
-    """
-    chosen = rows[(rows.framework == "vllm") & (rows.head_dim == 128) & (rows.window == 0)]
-    arrays: Arrays = {}
-    for dtype, part in chosen.groupby("kv_dtype", observed=True):
-        name, axes = f"decode/{dtype}/128", ("batch", "kv_len")
-        heads = np.unique(part[["q_heads", "kv_heads"]].to_numpy(np.int32), axis=0)
-        batch, context = (np.sort(part[axis].unique()).astype(np.int32) for axis in axes)
-        us = np.full((len(heads), len(batch), len(context)), np.nan, dtype=np.float32)
-        for place, (q_heads, kv_heads) in enumerate(heads):
-            own = part[(part.q_heads == q_heads) & (part.kv_heads == kv_heads)]
-            table = own.pivot_table(index="batch", columns="kv_len", values="latency_us")
-            us[place] = table.reindex(index=batch, columns=context).to_numpy()
-        element_bytes = 1 if dtype == "fp8" else 2
-        kv_bytes = (
-            2 * 128 * element_bytes * np.multiply.outer(heads[:, 1], np.outer(batch, context))
-        )
-        arrays |= {f"{name}/heads": heads, f"{name}/batch": batch, f"{name}/context": context}
-        arrays |= {f"{name}/us": us, f"{name}/warm": kv_bytes < 2 * l2_bytes}
-    return arrays
-
-
-def moe_arrays(rows: pd.DataFrame, gpu: str) -> Arrays:
-    """Return latencies [(hidden, inter, topk, experts, tp, ep), tokens] by dtype and routing."""
-    chosen = rows[rows.framework == DENSE_FRAMEWORK.get(gpu, "vllm")]
-    arrays: Arrays = {}
-    for dtype in MOE_DTYPES:
-        part = chosen[chosen.dtype == dtype]
-        if part.empty:
-            continue
-        name = f"moe/{dtype}"
-        shapes = part[MOE_SHAPE].drop_duplicates().sort_values(MOE_SHAPE)
-        tokens = np.sort(part.tokens.unique())
-        arrays |= {f"{name}/shapes": shapes.to_numpy(np.int32)}
-        arrays |= {f"{name}/tokens": tokens.astype(np.int32)}
-        for routing in get_args(MeasuredRouting):
-            rows_of = part[part.distribution == routing]
-            table = rows_of.pivot_table(index=MOE_SHAPE, columns="tokens", values="latency_us")
-            full = table.reindex(index=pd.MultiIndex.from_frame(shapes), columns=tokens)
-            if not table.empty:
-                arrays[f"{name}/{routing}/us"] = full.to_numpy(np.float32)
-    return arrays
+def prompts_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return vLLM's rows, of the source that has most of them if there are several."""
+    chosen = rows[rows.framework == "vllm"]
+    densest = chosen[chosen.source == "aiconfigurator"]
+    return chosen if densest.empty else densest
 
 
 def all_reduce_arrays(rows: pd.DataFrame) -> Arrays:
@@ -215,16 +131,6 @@ def deepep_arrays(rows: pd.DataFrame, gpus: int) -> Arrays:
             names = (f"deepep/{gpus}/{mode}/{axis}" for axis in ("shapes", "tokens", "us"))
             arrays |= dict(zip(names, table, strict=True))
     return arrays
-
-
-def by_bytes(name: str, rows: pd.DataFrame, keep_every: int = 1) -> Arrays:
-    """Return the sizes, the last one in any case, and their median latencies in µs."""
-    curve = rows.groupby("bytes").latency_us.median()
-    curve = curve.iloc[(len(curve) - 1) % keep_every :: keep_every]
-    return {
-        f"{name}/bytes": curve.index.to_numpy(np.int64),
-        f"{name}/us": curve.to_numpy(np.float32),
-    }
 
 
 def quantize_arrays(rows: pd.DataFrame) -> Arrays:
@@ -282,9 +188,14 @@ def main(source: Path, target: Path) -> None:
     tables = {name: pd.read_parquet(source / f"{name}.parquet") for name in names}
     for gpu in sorted({gpu for table in tables.values() for gpu in table.gpu.unique()}):
         own = {name: table[table.gpu == gpu] for name, table in tables.items()}
-        arrays = gemm_arrays(own["gemm"], gpu) | prefill_arrays(own["attention_prefill"])
-        arrays |= decode_arrays(own["attention_decode"], l2_bytes(gpus, gpu))
-        arrays |= moe_arrays(own["moe"], gpu) | all_reduce_arrays(own["comm"])
+        gemm, moe = (
+            table[table.framework == DENSE_FRAMEWORK.get(gpu, "vllm")]
+            for table in (own["gemm"], own["moe"])
+        )
+        decode = own["attention_decode"]
+        arrays = smooth_gemm_arrays(gemm) | prefill_arrays(prompts_of(own["attention_prefill"]))
+        arrays |= decode_arrays(decode[decode.framework == "vllm"], l2_bytes(gpus, gpu))
+        arrays |= moe_arrays(moe) | all_reduce_arrays(own["comm"])
         arrays |= nccl_arrays(own["comm"]) | send_recv_arrays(own["comm"])
         if not own["comm_deepep"].empty:
             arrays |= deepep_arrays(own["comm_deepep"], int(gpus.gpus_per_node[gpu]))

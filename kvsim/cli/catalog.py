@@ -42,12 +42,10 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def _gpu(name: str) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from kvsim.gpu import load_gpu, price_of
 
     price = price_of(name)
-    return asdict(load_gpu(name)) | {"usd_per_gpu_hour": price and price.usd_per_gpu_hour}
+    return load_gpu(name).as_dict() | {"usd_per_gpu_hour": price and price.usd_per_gpu_hour}
 
 
 def _model_lines(models: Sequence[dict[str, Any]]) -> Iterator[str]:

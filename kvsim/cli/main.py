@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from kvsim.cli.calibrate import calibrate
 from kvsim.cli.catalog import catalog
 from kvsim.cli.conform import conform
 from kvsim.cli.init import init
@@ -40,6 +41,7 @@ app.command()(memory)
 app.command()(conform)
 app.command()(validate)
 app.command()(profile)
+app.command()(calibrate)
 app.command()(catalog)
 app.command()(schema)
 

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.cost import Basis, Bound, Part
-from kvsim.gpu import GpuSpec
+from kvsim.errors import InputError, Problem
+from kvsim.gpu import GpuSpec, KernelFile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,8 +62,11 @@ def load_arrays(gpu: GpuSpec) -> Mapping[str, NDArray[Any]]:
     [heads, tokens]; `moe/DTYPE/ROUTING/us` [shapes, tokens]; `COLLECTIVE/GPUS/us` and
     `send_recv/PLACE/us` [bytes]; `deepep/GPUS/MODE/us` [shapes, tokens]; `dynamic_scale/us` [m, k].
     Latencies in µs, NaN where nothing was measured.
+
+    Raises:
+        InputError: The GPU names a file of its own, and that holds no kernel timings.
     """
-    return _arrays(gpu.name)
+    return _arrays(gpu.name) if gpu.kernels is None else _own_arrays(gpu.kernels)
 
 
 def fit(form: str, gpu: GpuSpec, dtype: str = "") -> Fit:
@@ -165,6 +170,24 @@ def _arrays(gpu_name: str) -> Mapping[str, NDArray[Any]]:
         return {}
     with np.load(_DATA / f"{gpu_name}.npz") as arrays:
         return {name: arrays[name] for name in arrays.files}
+
+
+@cache
+def _own_arrays(kernels: KernelFile) -> Mapping[str, NDArray[Any]]:
+    """Return the arrays of a user's file; remembered by its content."""
+    try:
+        with kernels.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        raise InputError(_no_timings(kernels)) from error
+    if not any(name.endswith("/us") for name in found):
+        raise InputError(_no_timings(kernels))
+    return found
+
+
+def _no_timings(kernels: KernelFile) -> Problem:
+    what = "is no file of kernel timings, as `kvsim calibrate --kernels` packs them"
+    return Problem(f"{kernels.path} {what}", path="gpu.kernels")
 
 
 @cache

@@ -75,7 +75,7 @@ class ResolvedVariant:
         written = self.scenario.model_dump(mode="json", exclude={"name", "variants"})
         return written | {
             "model": _model_facts(self.model),
-            "gpu": asdict(self.gpu),
+            "gpu": self.gpu.as_dict(),
             "engine": written["engine"] | self._engine_facts(),
             "cost": written["cost"] | self._profile_facts(),
             "memory": _memory_facts(self.memory),

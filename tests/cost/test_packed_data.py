@@ -106,16 +106,16 @@ def test_packing_gemm_keeps_every_point_and_leaves_gaps_open(tool: ModuleType) -
     rows = pd.DataFrame(
         {
             "framework": "vllm", "dtype": "bfloat16",
-            "m": [1, 1, 2, 1], "n": [32, 64, 32, 51200], "k": [32, 32, 32, 32],
-            "latency_us": [1.0, 2.0, 3.0, 9.0],
+            "m": [1, 1, 2], "n": [32, 64, 32], "k": [32, 32, 32],
+            "latency_us": [1.0, 2.0, 3.0],
         }
     )  # fmt: skip
-    arrays = tool.gemm_arrays(rows, "h100_sxm")
+    arrays = tool.gemm_arrays(rows)
     assert arrays["gemm/bfloat16/n"].tolist() == [32, 64]
     assert arrays["gemm/bfloat16/us"][:, :, 0].tolist()[0] == [1.0, 2.0]
     assert arrays["gemm/bfloat16/us"][1, 0, 0] == 3.0
     assert np.isnan(arrays["gemm/bfloat16/us"][1, 1, 0])
-    assert tool.gemm_arrays(rows, "a100_sxm") == {}  # there, sglang's rows are taken
+    assert tool.smooth_gemm_arrays(rows.assign(n=51200)) == {}  # absent on some GPUs
 
 
 def test_packing_prefill_splits_the_largest_batch_into_shares(tool: ModuleType) -> None:
@@ -205,7 +205,7 @@ def test_packing_experts_keeps_layouts_and_routings_apart(tool: ModuleType) -> N
             },
         ]
     ).assign(framework="vllm", dtype="bfloat16")  # fmt: skip
-    arrays = tool.moe_arrays(rows, "h100_sxm")
+    arrays = tool.moe_arrays(rows)
     assert arrays["moe/bfloat16/shapes"][:, -1].tolist() == [2, 4]
     assert arrays["moe/bfloat16/tokens"].tolist() == [4, 8]
     nan = float("nan")
