@@ -107,10 +107,10 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
 
     t = t_fix + ((B·t_seq·√q)^p + (K/(e_m·BW))^p)^(1/p) for B sequences with K bytes of KV: the
     constants published with the tables, fitted on rows whose KV exceeds the L2 cache, since an
-    engine never finds its KV there. Where the plain heads of a GPU were measured, calls take as much
-    longer or shorter as those rows did, see `_ratios`. Other head sizes than 128 and sliding windows that were
-    measured have constants of their own, see `shape_seq_ns`. Both forms are homogeneous: B times a
-    function of the mean context K/B.
+    engine never finds its KV there. Where the plain heads of a GPU were measured, calls take as
+    much longer or shorter as those rows did, see `_ratios`. Other head sizes than 128 and sliding
+    windows that were measured have constants of their own, see `shape_seq_ns`. Both forms are
+    homogeneous: B times a function of the mean context K/B.
     """
     context = np.arange(max_context_tokens + 1, dtype=np.float64)
     if heads.window_tokens:

@@ -41,9 +41,9 @@ BuildAllocator = Callable[[Callable[[RequestView], int]], KVAllocator]
 class Fleet:
     """Equal replicas behind a router.
 
-    `build_allocator` gets the oracle of true answer lengths. Each replica has a `front_end`, if there
-    is any. Unless it `refuses_hopeless` requests those are let in that can never be served (R31);
-    they may block the queue for ever (R32 to R34).
+    `build_allocator` gets the oracle of true answer lengths. Each replica has a `front_end`, if
+    there is any. Unless it `refuses_hopeless` requests those are let in that can never be served
+    (R31); they may block the queue for ever (R32 to R34).
     """
 
     config: EngineConfig

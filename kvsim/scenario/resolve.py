@@ -22,7 +22,7 @@ from kvsim.memory import (
     resolve_flags,
     split_memory,
 )
-from kvsim.model import ModelSpec, Parallelism, quantized_weights, load_model
+from kvsim.model import ModelSpec, Parallelism, load_model, quantized_weights
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
 from kvsim.scenario.profiles import EngineProfile, load_profile

@@ -132,8 +132,8 @@ class Engine(Parameters):
     dtype: Literal["auto", "bfloat16", "float16", "half"] = "auto"
     """Type of weights and activations that are not quantized; auto: the checkpoint's."""
     quantization: Literal["fp8", "int8", "int4", "nvfp4", "mxfp4"] | None = None
-    """fp8: quantize a 16-bit checkpoint while loading; the others: as if it were stored so; null: as
-    its config.json says."""
+    """fp8: quantize a 16-bit checkpoint while loading; the others: as if it were stored so; null:
+    as its config.json says."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=1024)
     """GPUs that share each layer of one replica."""
     pipeline_parallel_size: int = Field(default=1, ge=1, le=1024)

@@ -29,7 +29,7 @@ _DISTINCT_PROMPTS, _GROUPS = 100, 10
 # The load generator's `constant` draws exponential gaps, too, and scales them to the stage.
 _POISSON = ("poisson", "constant")
 # Where sampling isn't stated, a client over HTTP is taken to send no temperature, as inference-perf
-# does: vLLM samples as the model's generation_config.json says, with top-p or top-k for chat models.
+# does: vLLM samples as the model's generation_config.json says, for chat models with top-p or top-k.
 # A replay in the engine's own process samples plainly.
 _IN_PROCESS = "replay"
 _BLOCK_SIZE = 16  # vLLM's, where a record counts blocks and doesn't state it
