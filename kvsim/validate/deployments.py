@@ -66,7 +66,7 @@ def scenario_of(server: Server, workload: Workload, with_recorded_blocks: bool =
         "quantization": quantization,
         "dtype": _dtype(server.dtype),
         "kv_cache_dtype": _kv_dtype(server.kv_cache_dtype),
-        "max_model_len": server.max_model_len,
+        "max_model_len": server.max_model_len or _longest_that_fits(model, server, blocks),
         "max_num_batched_tokens": server.max_num_batched_tokens,
         "max_num_seqs": server.max_num_seqs,
         "gpu_memory_utilization": server.gpu_memory_utilization or GPU_MEMORY_UTILIZATION,
@@ -91,6 +91,17 @@ def scenario_of(server: Server, workload: Workload, with_recorded_blocks: bool =
             "oversized_requests": "reject",
         },
     )
+
+
+def _longest_that_fits(model: str, server: Server, blocks: int | None) -> int | None:
+    """Return a limit for a server that started although its model's context is larger.
+
+    Of such a server the limit isn't recorded, but it can't be more than its KV cache.
+    """
+    if blocks is None or server.block_size is None:
+        return None
+    most_tokens = (blocks - 1) * server.block_size
+    return most_tokens if load_model(model).max_position_embeddings > most_tokens else None
 
 
 def profile_name(engine: str, version: str | None) -> str:

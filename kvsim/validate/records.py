@@ -29,8 +29,8 @@ _DISTINCT_PROMPTS, _GROUPS = 100, 10
 # The load generator's `constant` draws exponential gaps, too, and scales them to the stage.
 _POISSON = ("poisson", "constant")
 # Where sampling isn't stated, a client over HTTP is taken to send no temperature, as inference-perf
-# does: vLLM samples as the model's generation_config.json says, for chat models with top-p or top-k.
-# A replay in the engine's own process samples plainly.
+# does: vLLM samples as the model's generation_config.json says, for chat models with top-p or
+# top-k. A replay in the engine's own process samples plainly.
 _IN_PROCESS = "replay"
 _BLOCK_SIZE = 16  # vLLM's, where a record counts blocks and doesn't state it
 _RECORDED_ELSEWHERE = "not_recorded_but_same_in_all_28_runs_with_a_record"
