@@ -13,6 +13,7 @@ _MOST_S: Mapping[str, float] = {
     "per_seq_s": 50e-6,
     "per_all_reduce_s": 20e-6,
     "request_s": 50e-3,
+    "busy_s": 20e-3,
     "per_prompt_token_s": 50e-6,
 }
 # The synchronous engine's Python runs while the GPU waits: its bounds are those times this.

@@ -12,19 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.calibrate.constants import Constant, constants_of
-from kvsim.calibrate.least_squares import bounded, half_widths, told_apart
+from kvsim.calibrate.least_squares import LeastSquares, half_widths
 from kvsim.calibrate.predict import Figure, MeasuredServer
 
 Floats = NDArray[np.float64]
 Tell = Callable[[int, int], None]  # simulations of all results that are done, of at most how many
 
-_ROUNDS = 3  # each finds the effects of the constants anew
+# Constants that even one result tells: one by its gaps, one by its TTFT. Else one for each result.
+_FEWEST = 2
+# Each round finds the effects of the constants anew, by moving each up and down by this share of
+# its range: TTFT jumps by a tenth where requests happen to meet otherwise, so first far across.
+_MOVES = (0.2, 0.1, 0.05)
 _STEPS = 3  # of each round, with the same effects
-# Effects are found by moving a constant by this share of its range, up and down: far enough to
-# cross the roughness that schedules have.
-_MOVE = 0.05
+_HALVINGS = 3  # of a step that makes the errors larger
+# Relative errors that predictions have with the best of constants, before more is known.
+_SCATTER = {"gap": 0.01, "e2e_mean": 0.02, "ttft_mean": 0.05}
 _LEAST_SCATTER = 0.005  # no kind of figure counts as more exact than this
-_SETTLED = 2e-3  # share of a constant's range; a round that moves less is the last
 _CLOSE = 1e-4  # share of a constant's range; smaller steps end a round
 
 
@@ -96,25 +99,24 @@ class _Search:
         self._constants = constants_of(server.profile)
         self._tell = tell
         self._done = 0
-        self._most = 1 + 2 * len(self._constants) * (1 + _ROUNDS) + _ROUNDS * _STEPS
+        self._most = 1 + len(_MOVES) * (2 * len(self._constants) + _STEPS * (1 + _HALVINGS))
         self._counts = np.array(_counting(server.figures))
         self._measured_ms = np.array([figure.measured_ms for figure in server.figures])
         self._kinds = np.array([_kind(figure) for figure in server.figures])[self._counts]
-        self._weights = np.ones(len(self._kinds))
+        self._weights = np.array([_LEAST_SCATTER / _SCATTER[kind] for kind in self._kinds])
 
     def fit(self) -> Fit:
         start = np.array([c.start_s / c.most_s for c in self._constants])
         before_ms = self._predict_ms(start)
         names = [constant.path for constant in self._constants]
-        everywhere = self._effects(start, range(len(names)))
-        kept, why = told_apart(everywhere, names)
-        shares, after_ms, effects = start, before_ms, everywhere[:, kept]
-        for _ in range(_ROUNDS if kept else 0):
-            effects = self._effects(shares, kept)
-            before = shares
+        at_most = max(len({figure.result for figure in self._server.figures}), _FEWEST)
+        effects = self._effects(start, range(len(names)), _MOVES[0])
+        kept, why = self._problem(start, before_ms, effects).told_apart(names, at_most)
+        shares, after_ms, effects = start, before_ms, effects[:, kept]
+        for move in _MOVES if kept else ():
+            if move != _MOVES[0]:
+                effects = self._effects(shares, kept, move)
             shares, after_ms = self._improved(shares, after_ms, effects, kept)
-            if np.abs(shares - before).max() < _SETTLED:
-                break
             self._weights = self._weights_by_scatter(after_ms)
         widths = self._widths(shares, after_ms, effects, kept)
         values = self._values_s(shares)
@@ -143,7 +145,7 @@ class _Search:
         errors = (predicted_ms - self._measured_ms) / self._measured_ms
         return np.asarray(errors[self._counts])
 
-    def _effects(self, shares: Floats, places: Sequence[int]) -> Floats:
+    def _effects(self, shares: Floats, places: Sequence[int], move: float) -> Floats:
         """Return the change of the errors over the range of each constant: (figures, constants).
 
         The front end delays requests, never steps. What it seems to change of the gaps between
@@ -151,7 +153,7 @@ class _Search:
         """
         columns = []
         for place in places:
-            ends = [min(shares[place] + _MOVE, 1.0), max(shares[place] - _MOVE, 0.0)]
+            ends = [min(shares[place] + move, 1.0), max(shares[place] - move, 0.0)]
             more, less = (self._errors(self._predict_ms(_with(shares, place, end))) for end in ends)
             change = (more - less) / (ends[0] - ends[1])
             if self._constants[place].part == "front_end":
@@ -159,22 +161,31 @@ class _Search:
             columns.append(change)
         return np.column_stack(columns)
 
+    def _problem(self, shares: Floats, predicted_ms: Floats, effects: Floats) -> LeastSquares:
+        """Return the linear problem of the step from these shares that leaves the least errors."""
+        errors = self._weights * self._errors(predicted_ms)
+        return LeastSquares(self._weights[:, None] * effects, -errors, -shares, 1 - shares)
+
     def _improved(
         self, shares: Floats, predicted_ms: Floats, effects: Floats, kept: list[int]
     ) -> tuple[Floats, Floats]:
-        """Take steps as long as they make the errors smaller."""
+        """Take steps as long as they make the errors smaller, if need be halved."""
         for _ in range(_STEPS):
             errors = self._weights * self._errors(predicted_ms)
             now = shares[kept]
-            step = bounded(self._weights[:, None] * effects, -errors, -now, 1 - now)
-            tried = shares.copy()
-            tried[kept] = np.clip(now + step, 0.0, 1.0)
-            if np.abs(step).max() < _CLOSE:
-                break
-            tried_ms = self._predict_ms(tried)
-            if np.sum((self._weights * self._errors(tried_ms)) ** 2) >= np.sum(errors**2):
-                break
-            shares, predicted_ms = tried, tried_ms
+            step = self._problem(now, predicted_ms, effects).solved()
+            for _ in range(1 + _HALVINGS):
+                if np.abs(step).max() < _CLOSE:
+                    return shares, predicted_ms
+                tried = shares.copy()
+                tried[kept] = np.clip(now + step, 0.0, 1.0)
+                tried_ms = self._predict_ms(tried)
+                if np.sum((self._weights * self._errors(tried_ms)) ** 2) < np.sum(errors**2):
+                    shares, predicted_ms = tried, tried_ms
+                    break
+                step = step / 2
+            else:
+                return shares, predicted_ms
         return shares, predicted_ms
 
     def _weights_by_scatter(self, predicted_ms: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import NormalDist
 
@@ -11,33 +12,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 LARGEST_CORRELATION = 0.95
-LEAST_EFFECT = 1e-3  # share of a figure that a constant changes over its whole range
+LEAST_EFFECT = 1e-4  # weighted share of a figure that a constant changes over its whole range
 _CONFIDENCE = 0.95
-
-
-def bounded(effects: Floats, wanted: Floats, least: Floats, most: Floats) -> Floats:
-    """Return the x from `least` to `most` with the smallest |effects·x - wanted|².
-
-    Constants are few, so all ways are tried in which some of them lie at a bound: one of these has
-    the solution.
-
-    Args:
-        effects: Shape (figures, constants).
-        wanted: Shape (figures,).
-        least: Lower bounds, shape (constants,).
-        most: Upper bounds, shape (constants,).
-    """
-    best, best_square = np.clip(np.zeros(len(least)), least, most), math.inf
-    for at in product((None, least, most), repeat=len(least)):
-        x = np.array([0.0 if bound is None else bound[i] for i, bound in enumerate(at)])
-        free = np.array([bound is None for bound in at], dtype=bool)
-        if free.any():
-            x[free] = np.linalg.lstsq(effects[:, free], wanted - effects @ x, rcond=None)[0]
-        square = float(np.sum((effects @ x - wanted) ** 2))
-        inside = np.all((x >= least - 1e-9) & (x <= most + 1e-9))
-        if inside and square < best_square * (1 - 1e-12):
-            best, best_square = np.clip(x, least, most), square
-    return best
+_TOO_MANY = "is one more than so few results can tell"
 
 
 def stand_ins(effects: Floats) -> list[set[int]]:
@@ -110,26 +87,74 @@ def student_t(spare: int) -> float:
     return math.fsum(term / spare**power for power, term in enumerate(terms))
 
 
-def told_apart(effects: Floats, names: Sequence[str]) -> tuple[list[int], dict[int, str]]:
-    """Return the constants that the figures can tell apart, and why not the others.
+@dataclass(frozen=True, slots=True)
+class LeastSquares:
+    """Find x from `least` to `most` with the smallest |effects·x - wanted|².
 
-    Of several that can stand in for each other the one with the least effect is given up, again
-    and again.
-
-    Args:
-        effects: Relative change of each figure over the whole range of each constant.
-        names: Of the constants.
+    Attributes:
+        effects: What each constant does to each figure, shape (figures, constants).
+        wanted: Shape (figures,).
+        least: Lower bounds, shape (constants,).
+        most: Upper bounds, shape (constants,).
     """
-    strength = np.linalg.norm(effects, axis=0)
-    kept = [i for i in range(len(names)) if np.abs(effects[:, i]).max() >= LEAST_EFFECT]
-    why = {i: "has no effect in these runs" for i in range(len(names)) if i not in kept}
-    while len(kept) > 1:
-        others = dict(zip(kept, stand_ins(effects[:, kept]), strict=True))
-        confused = [i for i in kept if others[i]]
-        if not confused:
-            break
-        weakest = min(confused, key=lambda i: strength[i])
-        alike = " and ".join(names[kept[place]] for place in sorted(others[weakest]))
-        why[weakest] = f"can't be told apart from {alike} by these runs"
-        kept.remove(weakest)
-    return kept, why
+
+    effects: Floats
+    wanted: Floats
+    least: Floats
+    most: Floats
+
+    def solved(self) -> Floats:
+        """Return the x.
+
+        Constants are few, so all ways are tried in which some of them lie at a bound: one of these
+        has the solution.
+        """
+        effects, wanted, least, most = self.effects, self.wanted, self.least, self.most
+        best, best_square = np.clip(np.zeros(len(least)), least, most), math.inf
+        for at in product((None, least, most), repeat=len(least)):
+            x = np.array([0.0 if bound is None else bound[i] for i, bound in enumerate(at)])
+            free = np.array([bound is None for bound in at], dtype=bool)
+            if free.any():
+                x[free] = np.linalg.lstsq(effects[:, free], wanted - effects @ x, rcond=None)[0]
+            square = float(np.sum((effects @ x - wanted) ** 2))
+            inside = np.all((x >= least - 1e-9) & (x <= most + 1e-9))
+            if inside and square < best_square * (1 - 1e-12):
+                best, best_square = np.clip(x, least, most), square
+        return best
+
+    def of(self, places: Sequence[int]) -> "LeastSquares":
+        """Return the problem with these constants alone; the others stay at 0."""
+        chosen = list(places)
+        return replace(
+            self,
+            effects=self.effects[:, chosen],
+            least=self.least[chosen],
+            most=self.most[chosen],
+        )
+
+    def told_apart(self, names: Sequence[str], at_most: int) -> tuple[list[int], dict[int, str]]:
+        """Return the constants that the figures can tell apart, and why not the others.
+
+        Of several that can stand in for each other the one is given up without which the rest comes
+        closest to what is wanted, again and again; then so of all, until no more than `at_most` are
+        left.
+        """
+        kept = [i for i in range(len(names)) if np.abs(self.effects[:, i]).max() >= LEAST_EFFECT]
+        why = {i: "has no effect in these runs" for i in range(len(names)) if i not in kept}
+        while len(kept) > 1:
+            others = dict(zip(kept, stand_ins(self.effects[:, kept]), strict=True))
+            confused = [i for i in kept if others[i]]
+            if not confused and len(kept) <= at_most:
+                break
+            spared = min(confused or kept, key=lambda i: self._left_without(i, kept))
+            alike = " and ".join(names[kept[place]] for place in sorted(others[spared]))
+            why[spared] = f"can't be told apart from {alike} by these runs" if alike else _TOO_MANY
+            kept.remove(spared)
+        return kept, why
+
+    def _left_without(self, place: int, kept: Sequence[int]) -> tuple[float, float]:
+        """Return the squares left without a constant, and how much it does, should others tie."""
+        rest = self.of([i for i in kept if i != place])
+        square = float(np.sum((rest.effects @ rest.solved() - self.wanted) ** 2))
+        scale = float(self.wanted @ self.wanted) or 1.0
+        return round(square / scale, 6), float(np.linalg.norm(self.effects[:, place]))

@@ -115,7 +115,7 @@ def _of_constants(found: Fit, results: Sequence[BenchmarkResult]) -> Iterator[st
     if len(results) < len(fitted):
         yield (
             f"{_counted(results).capitalize()} for {len(fitted)} constants: few. Measure at "
-            "several concurrencies (1, 8, 32, 64) and prompt lengths."
+            "several concurrencies (1, 8, 32, 64), and short and long prompts at 1."
         )
 
 

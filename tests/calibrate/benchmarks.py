@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.cost.front_end import FrontEnd
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.resolve import resolve
 from kvsim.simulate import simulate
@@ -33,7 +34,7 @@ def scenario(folder: Path, cost: str = "", more: str = "") -> Path:
 
 def costs(**constants: float) -> str:
     """Return the `cost` of a scenario whose constants are these."""
-    front = {k: v for k, v in constants.items() if k in {"request_s", "per_prompt_token_s"}}
+    front = {k: v for k, v in constants.items() if k in FrontEnd.model_fields}
     host = {k: v for k, v in constants.items() if k not in front}
     return f"cost: {{overhead: {json.dumps(host)}, front_end: {json.dumps(front)}}}"
 

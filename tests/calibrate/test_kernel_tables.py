@@ -4,12 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kvsim.calibrate import kernel_tables
 from kvsim.calibrate.kernel_tables import pack_kernels
 from kvsim.cost.formats import sixteen_bit
 from kvsim.cost.gemm import gemm_curves
 from kvsim.cost.tables import load_arrays
 from kvsim.errors import InputError
 from kvsim.gpu import CustomGpu
+from kvsim.profiling.tables import TABLES
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.resolve import resolve_all
 from kvsim.scenario.schema import BASE
@@ -168,6 +170,12 @@ def test_tables_that_cannot_be_used_leave_no_file(tmp_path, table, message):
     with pytest.raises(InputError, match=message):
         pack_kernels(folder, None, tmp_path / "mine.npz")
     assert not (tmp_path / "mine.npz").exists()
+
+
+@pytest.mark.parametrize("table", ["gemm", "attention_prefill", "attention_decode", "comm"])
+def test_kvsim_profile_writes_what_is_packed(table):
+    written = {column.name for column in TABLES[table]}
+    assert {"gpu", "latency_us", *kernel_tables._TABLES[table].keys} <= written
 
 
 def test_folders_without_tables_are_refused(tmp_path):

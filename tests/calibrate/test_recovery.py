@@ -24,9 +24,11 @@ TRUTH = {
     "fixed_s": 1.1e-3,
     "per_seq_s": 31e-6,
     "request_s": 12e-3,
+    "busy_s": 4e-3,
     "per_prompt_token_s": 9e-6,
 }
-LOADS = ((1, 400, 16), (4, 3000, 16), (12, 800, 16), (24, 200, 16))
+# Concurrency 1 with short and long prompts tells the front end, higher ones the sequences.
+LOADS = ((1, 400, 24), (1, 3000, 24), (8, 800, 24), (24, 200, 24), (12, 1500, 24))
 
 
 def _results(folder, truth, loads=LOADS, noise=0.0, detailed=True):
@@ -36,7 +38,7 @@ def _results(folder, truth, loads=LOADS, noise=0.0, detailed=True):
     (folder / "truth").mkdir()
     path = scenario(folder / "truth", costs(**truth))
     for place, (concurrency, prompt_tokens, output_tokens) in enumerate(loads):
-        count = 2 * concurrency
+        count = 4 * concurrency
         spread = draw.integers(-5, 6, count) if detailed else np.zeros(count, dtype=np.int64)
         requests = closed_loop(
             concurrency, [prompt_tokens] * count + 10 * spread, [output_tokens] * count + spread
@@ -62,16 +64,21 @@ def test_known_constants_come_back(tmp_path, detailed):
     errors = np.abs(
         np.array([calibration.fit.before_ms, calibration.fit.after_ms]) / measured_ms - 1
     )
-    assert errors[0].max() > 0.1 > 0.02 > errors[1].max()
+    # Where requests meet otherwise, their TTFT jumps: the last per cents are left to chance.
+    assert np.median(errors[0]) > 0.1 > 0.02 > np.median(errors[1])
+    assert errors[1].max() < 0.06
+    assert found["fixed_s"].value_s == pytest.approx(TRUTH["fixed_s"], rel=0.06)
+    assert found["per_seq_s"].value_s == pytest.approx(TRUTH["per_seq_s"], rel=0.2)
     for name, value_s in TRUTH.items():
-        # With lengths of their own, requests leave at other steps when a constant changes.
-        assert found[name].value_s == pytest.approx(value_s, rel=0.12 if detailed else 0.02), name
+        low_s, high_s = found[name].interval_s
+        assert low_s < value_s < high_s, name
+        assert high_s - low_s < 0.7 * found[name].constant.most_s, name
         assert not found[name].bound
     assert found["per_all_reduce_s"].kept == "has no effect in these runs"
 
 
 def test_intervals_hold_the_truth_of_noisy_results(tmp_path):
-    loads = (*LOADS, (2, 2500, 16), (30, 100, 16))
+    loads = (*LOADS, (16, 400, 24), (4, 2000, 24))
     calibration = calibrate(
         load_scenario(scenario(tmp_path)), _results(tmp_path, TRUTH, loads, 0.01, detailed=False)
     )
@@ -85,7 +92,7 @@ def test_intervals_hold_the_truth_of_noisy_results(tmp_path):
 def test_an_open_loop_is_replayed_at_its_own_times(tmp_path):
     start = load_profile(DEFAULT_PROFILE)
     kept = {"per_seq_s": start.overhead.per_seq_s}
-    kept |= {"per_prompt_token_s": start.front_end.per_prompt_token_s}
+    kept |= start.front_end.model_dump(exclude={"request_s"})
     truth = {**TRUTH, **kept}
     sent_s = np.cumsum(np.random.default_rng(3).exponential(0.1, 60))
     requests = open_loop(sent_s - sent_s[0], [900] * 60, [20] * 60)
@@ -103,7 +110,8 @@ def test_one_load_cannot_tell_steps_from_sequences(tmp_path):
     calibration = calibrate(load_scenario(scenario(tmp_path)), results)
     found = _by_name(calibration)
     kept = [one for one in found.values() if one.kept.startswith("can't be told apart from")]
-    assert {one.constant.name for one in kept} == {"per_seq_s", "per_prompt_token_s"}
+    assert {one.constant.name for one in kept} > {"per_prompt_token_s"}
+    assert len({"fixed_s", "per_seq_s"} & {one.constant.name for one in kept}) == 1
     assert all(one.value_s == one.constant.start_s for one in kept)
     assert any("can't be told apart from overhead" in note for note in calibration.notes)
 

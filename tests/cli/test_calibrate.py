@@ -5,10 +5,12 @@ import json
 import pandas as pd
 import pytest
 
+from kvsim.cost.front_end import FrontEnd
+from kvsim.cost.overheads.async_engine import AsyncEngine
 from kvsim.scenario.profiles import load_profile
 from tests.calibrate.benchmarks import closed_loop, costs, scenario, served, vllm_bench, written
 
-CONSTANTS = ["fixed_s", "per_seq_s", "per_all_reduce_s", "request_s", "per_prompt_token_s"]
+CONSTANTS = [*AsyncEngine.model_fields, *FrontEnd.model_fields][1:]  # all but the kind
 
 
 @pytest.fixture
@@ -19,7 +21,7 @@ def measured(tmp_path):
     results = []
     for concurrency in (1, 12):
         count = 2 * concurrency
-        requests = closed_loop(concurrency, [500] * count, [16] * count)
+        requests = closed_loop(concurrency, [500] * count, [40] * count)
         document = vllm_bench(served(truth, requests), requests, concurrency=concurrency)
         results.append(written(tmp_path / f"c{concurrency}.json", document))
     return scenario(tmp_path), *results
@@ -33,11 +35,11 @@ def test_tables_and_profile(command_line, measured, tmp_path):
     assert [row.split()[0].partition(".")[2] for row in rows] == CONSTANTS
     assert "c12.json" in done.stdout
     assert "Median error" in done.stdout
-    assert "front_end.per_prompt_token_s can't be told apart from" in done.stdout
+    assert "is one more than so few results can tell" in " ".join(done.stdout.split())
     assert "per_all_reduce_s has no effect in these runs" in done.stdout
     assert done.stdout.endswith("names it by cost: {profile: mine.yaml}\n")
     profile = load_profile("mine.yaml", tmp_path)
-    assert profile.overhead.fixed_s == pytest.approx(0.002, rel=0.05)
+    assert profile.overhead.fixed_s == pytest.approx(0.002, rel=0.15)
     assert "# fitted" in (tmp_path / "mine.yaml").read_text()
 
 
