@@ -42,7 +42,7 @@ DEEPEP_SMS = {"normal": 20, "low_latency": -1}
 # Topologies of the source that are whole: those of 8 GPUs with all-to-all NVLink.
 SEND_RECV = {"dgx": "node", "dgx_internode": "network"}
 SPIKE = 1.3
-SETTLED_TOKENS, SETTLED_POINTS = 64, 5
+SETTLED_TOKENS, SETTLED_POINTS = 48, 5
 
 
 def smooth_gemm_arrays(rows: pd.DataFrame) -> Arrays:
@@ -69,7 +69,7 @@ def without_spikes(us: Any) -> Any:
 def settled(us: Any, m: Any) -> Any:
     """Return latencies [m, …] of which those of few tokens are means over neighbours in m.
 
-    Up to 64 tokens a product streams its weights, and its readings jump between two levels some
+    Up to 48 tokens a product streams its weights, and its readings jump between two levels some
     17 % apart from one m to the next and back (H100, bf16, 16384 × 4096: 46.6 µs at 10 rows, 54.4
     at 11 and 12, 46.7 at 13): a state of the memory, not of m. An engine meets either.
     """
@@ -166,12 +166,6 @@ def fit_tables(source: Path) -> dict[str, pd.DataFrame]:
     return tables
 
 
-def l2_bytes(gpus: pd.DataFrame, gpu: str) -> float:
-    """Return the size of a GPU's L2 cache; a Blackwell of unknown size has that of the B200."""
-    size_mb = gpus.l2_mb[gpu]
-    return float(gpus.l2_mb["b200_sxm"] if np.isnan(size_mb) else size_mb) * 1e6
-
-
 def main(source: Path, target: Path) -> None:
     """Write all files of the package's kernel data, and report their sizes."""
     target.mkdir(parents=True, exist_ok=True)
@@ -194,7 +188,7 @@ def main(source: Path, target: Path) -> None:
         )
         decode = own["attention_decode"]
         arrays = smooth_gemm_arrays(gemm) | prefill_arrays(prompts_of(own["attention_prefill"]))
-        arrays |= decode_arrays(decode[decode.framework == "vllm"], l2_bytes(gpus, gpu))
+        arrays |= decode_arrays(decode[decode.framework == "vllm"])
         arrays |= moe_arrays(moe) | all_reduce_arrays(own["comm"])
         arrays |= nccl_arrays(own["comm"]) | send_recv_arrays(own["comm"])
         if not own["comm_deepep"].empty:

@@ -156,8 +156,7 @@ def _all_reduces(rows: pd.DataFrame) -> Arrays:
 _TABLES: Mapping[str, _Table] = {
     "gemm": _Table(("dtype", "m", "n", "k"), gemm_arrays, ("m", "dtype", "n", "k")),
     "attention_prefill": _Table((*_ATTENTION, "new_tokens", "prefix_tokens"), prefill_arrays),
-    # Measured with more KV than the L2 cache holds, so no row counts as warm.
-    "attention_decode": _Table((*_ATTENTION, "kv_len"), lambda rows: decode_arrays(rows, 0.0)),
+    "attention_decode": _Table((*_ATTENTION, "kv_len"), decode_arrays),
     "moe": _Table(
         ("dtype", "hidden", "inter", "topk", "experts", "tp", "ep", "distribution", "tokens"),
         moe_arrays,

@@ -74,11 +74,8 @@ def prefill_arrays(rows: pd.DataFrame) -> Arrays:
     return arrays
 
 
-def decode_arrays(rows: pd.DataFrame, l2_bytes: float) -> Arrays:
-    """Return latencies [(q_heads, kv_heads), sequences, context] of plain decode by KV dtype.
-
-    `warm` says where the KV is less than twice the L2 cache: such a row found some of it there.
-    """
+def decode_arrays(rows: pd.DataFrame) -> Arrays:
+    """Return latencies [(q_heads, kv_heads), sequences, context] of plain decode by KV dtype."""
     chosen = rows[(rows.head_dim == 128) & (rows.window == 0)]
     arrays: Arrays = {}
     for dtype, part in chosen.groupby("kv_dtype", observed=True):
@@ -90,12 +87,8 @@ def decode_arrays(rows: pd.DataFrame, l2_bytes: float) -> Arrays:
             own = part[(part.q_heads == q_heads) & (part.kv_heads == kv_heads)]
             table = own.pivot_table(index="batch", columns="kv_len", values="latency_us")
             us[place] = table.reindex(index=batch, columns=context).to_numpy()
-        element_bytes = 1 if dtype == "fp8" else 2
-        kv_bytes = (
-            2 * 128 * element_bytes * np.multiply.outer(heads[:, 1], np.outer(batch, context))
-        )
         arrays |= {f"{name}/heads": heads, f"{name}/batch": batch, f"{name}/context": context}
-        arrays |= {f"{name}/us": us, f"{name}/warm": kv_bytes < 2 * l2_bytes}
+        arrays[f"{name}/us"] = us
     return arrays
 
 

@@ -16,6 +16,8 @@ FA2_ARCHITECTURES = (80, 86, 89, 120)  # whose kernel is FlashAttention 2
 # RTX PRO 6000 and RTX 4090). A straight line through both; no such figures exist for other kernels.
 FA2_MIXED_OFFSET, FA2_MIXED_PER_QUERY_HEAD = 0.4, 0.3
 
+LONGEST_RATIO = 1.5  # of a measured decode call to the form
+
 
 @dataclass(frozen=True, slots=True)
 class Heads:
@@ -99,7 +101,8 @@ class DecodePrice:
         form_ns: Floats = self.fixed_ns + np.outer(seqs, self.seq_ns[context_tokens])
         if self.ratios is None:
             return form_ns
-        return form_ns * self.ratios.at(seqs, context_tokens.astype(np.float64))
+        ns = form_ns * self.ratios.at(seqs, context_tokens.astype(np.float64))
+        return np.asarray(np.maximum.accumulate(ns, axis=1))  # no longer context takes less
 
 
 def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodePrice:
@@ -144,8 +147,9 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
 def _ratios(gpu: GpuSpec, heads: Heads, fixed_ns: float, seq_ns: Floats) -> Ratios | None:
     """Return measured over predicted times, of the nearest query heads with as many KV heads.
 
-    A row whose KV was partly in the L2 cache is too short: it counts only if it took longer than
-    the form says. Ratios beyond 0.7 to 1.5 are taken for noise.
+    Rows are repeated on one KV cache, and those of short ones found it in the L2 cache: a row
+    counts only if it took longer than the form says, which is cold. More than 1.5 is taken for
+    noise.
     """
     arrays, name = load_arrays(gpu), f"decode/{heads.kv_dtype}/{heads.head_dim}"
     if f"{name}/us" not in arrays:
@@ -159,9 +163,7 @@ def _ratios(gpu: GpuSpec, heads: Heads, fixed_ns: float, seq_ns: Floats) -> Rati
     context = context[context < len(seq_ns)]
     form_ns = fixed_ns + np.outer(batch, seq_ns[context])
     ratio = arrays[f"{name}/us"][row][:, : len(context)] * NS_PER_US / form_ns
-    warm = arrays[f"{name}/warm"][row][:, : len(context)]
-    ratio = np.where(warm, np.maximum(ratio, 1.0), ratio)
-    ratio = _extended(np.clip(ratio, 0.7, 1.5))
+    ratio = _extended(np.clip(ratio, 1.0, LONGEST_RATIO))
     return Ratios(batch.astype(np.float64), context.astype(np.float64), ratio)
 
 

@@ -217,7 +217,8 @@ def test_fp8_keys_and_values_are_read_faster() -> None:
 
 def test_what_was_not_measured_says_so() -> None:
     unknown = GpuSpec("unknown", 2**34, 1e12, 1e14)
-    assert price_decode(H100, heads(), 10).basis == "interpolated"
+    assert price_decode(H100, heads(), 10).basis == "measured"
+    assert price_decode(H100, heads(16, 16), 10).basis == "interpolated"
     assert price_decode(unknown, heads(), 10).basis == "physical"
     assert price_decode(load_gpu("a100_sxm"), heads(kv_dtype="fp8"), 10).basis == "physical"
     assert price_prefill(load_gpu("l4"), heads(), TOKENS).basis == "physical"

@@ -35,7 +35,7 @@ def test_a_measured_shape_is_its_own_price() -> None:
     arrays = load_arrays(H100)
     row = arrays["moe/bfloat16/shapes"].tolist().index(list(MIXTRAL))
     grid, measured_us = arrays["moe/bfloat16/tokens"], arrays["moe/bfloat16/power_law_1.2/us"][row]
-    curves = moe_curves(H100, sixteen_bit(H100), grid, MIXTRAL, matrices=3)
+    curves = moe_curves(H100, sixteen_bit(H100), grid, MIXTRAL, 3, "power_law_1.2")
     known = np.isfinite(measured_us)
     assert total(curves)[known] == pytest.approx(measured_us[known] * 1e3, rel=1e-5)
     assert curves[0].part.basis == "measured"

@@ -79,7 +79,7 @@ def test_parts_sum_to_the_duration():
     rows = [(0, 0, 0, 3, 900), (1, 300, 700, 0, 0), (2, 512, 2000, 61, 61_123), (0, 0, 0, 128, 9e4)]
     durations, columns = [], []
     for chunks, tokens, kv_tokens, seqs, context in rows:
-        chunks_ns = chunks * cost.chunk_ns(200, 100)
+        chunks_ns = chunks * cost.chunks_ns([(200, 100)])
         durations.append(cost.step_ns(tokens + seqs, chunks + seqs, seqs, int(context), chunks_ns))
         columns.append((chunks, tokens, kv_tokens, 0, chunks_ns, seqs, int(context)))
     steps = StepShape(*(np.array(column) for column in zip(*columns, strict=True)))

@@ -171,7 +171,7 @@ def test_a_first_token_before_its_request_arrived(monkeypatch):
         note_token(replica, request, *rest)
         request.first_token_ns = 0
 
-    fails("a request arrives, is admitted, gets its first token, and finishes, in this order")
+    fails("a request arrives, waits, is admitted, gets its first token and finishes")
 
 
 def test_an_arrival_that_is_moved(monkeypatch):

@@ -176,7 +176,7 @@ def test_problems_of_the_command_and_of_its_scenario_come_together(tmp_path):
         (
             f"vllm serve {LLAMA} --quantization awq",
             {},
-            "--quantization: should be 'fp8', not 'awq'",
+            "--quantization: should be 'fp8', 'int8', 'int4', 'nvfp4' or 'mxfp4', not 'awq'",
         ),
         (f"vllm serve {LLAMA}", {"trace": Path("no.csv")}, "no.csv: no such file"),
         (f"vllm serve {LLAMA}", {"gpu": "h100"}, "gpu: GPU 'h100' is not in the catalog"),

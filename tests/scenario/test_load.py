@@ -65,7 +65,7 @@ def test_a_good_scenario_has_its_defaults(write):
         ("engine:\n  max_num_seqs: -3", 8, "engine.max_num_seqs", "or equal to 1, not -3"),
         ("engine: {watermark: 1.0}", 7, "engine.watermark", "less than 1, not 1.0"),
         ("engine: {dtype: float32}", 7, "engine.dtype", "'half', not 'float32'"),
-        ("engine: {quantization: awq}", 7, "engine.quantization", "should be 'fp8', not 'awq'"),
+        ("engine: {quantization: awq}", 7, "engine.quantization", "or 'mxfp4', not 'awq'"),
         ("kv_cache: contigous", 7, "kv_cache.kind", "did you mean contiguous?"),
         ("kv_cache:\n  kind: zzz", 8, "kv_cache.kind", "known are contiguous, paged"),
         ("kv_cache:\n  reservation: oracle", 8, "kv_cache.reservation", "unknown key"),

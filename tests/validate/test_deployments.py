@@ -101,7 +101,7 @@ def test_all_that_is_wrong_is_told_at_once():
         ("vllm", None, "vllm-0.15"),
         ("vllm", "nightly", "vllm-0.15"),
         ("vllm", "0.6.3", "vllm-v0"),
-        ("vllm", "0.11.2", "vllm-0.15"),
+        ("vllm", "0.11.2", "vllm-0.12"),
         ("vllm", "0.15.1", "vllm-0.15"),
         ("vllm", "0.18.0", "vllm-0.19"),
         ("vllm", "v0.23.0", "vllm-0.23"),
