@@ -82,13 +82,15 @@ def test_intervals_hold_the_truth_of_noisy_results(tmp_path):
     calibration = calibrate(
         load_scenario(scenario(tmp_path)), _results(tmp_path, TRUTH, loads, 0.01, detailed=False)
     )
+    held = 0
     for name, value_s in TRUTH.items():
         one = _by_name(calibration)[name]
         low_s, high_s = one.interval_s
-        # Of five intervals of 95 % one misses in every fourth draw, so they are taken twice as wide.
-        more_s = (high_s - low_s) / 2
-        assert low_s - more_s < value_s < high_s + more_s, name
         assert high_s - low_s > 0.01 * value_s
+        held += low_s < value_s < high_s
+        assert abs(value_s - (low_s + high_s) / 2) < 1.5 * (high_s - low_s), name
+    # Of five intervals of 95 %, one misses in every fourth draw, and jumps of TTFT are no noise.
+    assert held >= 3
 
 
 def test_an_open_loop_is_replayed_at_its_own_times(tmp_path):
