@@ -73,7 +73,13 @@ def renewed(shown: list[str], printed: list[str]) -> list[str]:
 
 
 def _closest(line: str, printed: list[str]) -> str:
-    return max(printed, key=lambda other: difflib.SequenceMatcher(None, line, other).ratio())
+    """Return the printed line most like this one; one with the same label, if there is any."""
+
+    def likeness(other: str) -> tuple[bool, float]:
+        same = line.partition("  ")[0] == other.partition("  ")[0]
+        return same, difflib.SequenceMatcher(None, line, other).ratio()
+
+    return max(printed, key=likeness)
 
 
 def _with_lines(lines: list[str], shown: list[str]) -> str:
