@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from kvsim.model import load_model
+from kvsim.validate import deployments
 from kvsim.validate.case import OVERALL, Case, ClosedLoop
 from kvsim.validate.deployments import gpu_of, profile_name
 from kvsim.validate.files import read_all
@@ -19,6 +21,7 @@ from kvsim.validate.run import Row, validate
 PAGE = Path(__file__).parent.parent / "docs" / "accuracy.md"
 LATENCIES = ("e2e_mean", "tpot_mean", "ttft_mean")
 TAILS = ("e2e_p90", "e2e_p99", "ttft_p90", "ttft_p99")
+MOST_LETTERS = 110  # of a reason
 FAMILY = 3  # at least so many figures make a row of their own
 
 HEAD = """# How accurate kvsim is
@@ -78,7 +81,7 @@ def _sections(cases: Sequence[Case], rows: Sequence[Row]) -> Iterator[str]:
             reasons[row.reason] += 1
     if reasons:
         yield "\nNot predicted (figures): " + "; ".join(
-            f"{reason} ({count})" for reason, count in sorted(reasons.items())
+            f"{reason[:MOST_LETTERS]} ({count})" for reason, count in sorted(reasons.items())
         )
         yield ".\n"
     yield "\n"
@@ -89,7 +92,14 @@ def _groups(by_id: dict[str, Case]) -> list[tuple[str, Callable[[Row], str]]]:
         ("GPU", lambda row: gpu_of(by_id[row.id].server.gpu)),
         ("model", lambda row: by_id[row.id].server.model.rpartition("/")[2]),
         ("load", lambda row: _load(by_id[row.id])),
+        ("kind", lambda row: _kind(by_id[row.id])),
     ]
+
+
+def _kind(case: Case) -> str:
+    name, _ = deployments.model_and_quantization(case.server)
+    groups = load_model(name).layers
+    return "experts" if any(group.mlp.kind == "moe" for group in groups) else "dense"
 
 
 def _profile(by_id: dict[str, Case]) -> Callable[[Row], str]:

@@ -55,7 +55,7 @@ def scenario_of(server: Server, workload: Workload, with_recorded_blocks: bool =
         InputError: The catalog has no such model or GPU, or the engine can't be set up so.
     """
     problems: list[Problem] = []
-    model, quantization = _told(problems, _model_and_quantization, server) or ("", None)
+    model, quantization = _told(problems, model_and_quantization, server) or ("", None)
     gpu = _told(problems, gpu_of, server.gpu)
     _refuse_mixed_experts(server, problems)
     if problems:
@@ -66,7 +66,7 @@ def scenario_of(server: Server, workload: Workload, with_recorded_blocks: bool =
         "quantization": quantization,
         "dtype": _dtype(server.dtype),
         "kv_cache_dtype": _kv_dtype(server.kv_cache_dtype),
-        "max_model_len": server.max_model_len or _longest_that_fits(model, server, blocks),
+        "max_model_len": server.max_model_len or _longest_that_fits(model, server),
         "max_num_batched_tokens": server.max_num_batched_tokens,
         "max_num_seqs": server.max_num_seqs,
         "gpu_memory_utilization": server.gpu_memory_utilization or GPU_MEMORY_UTILIZATION,
@@ -93,14 +93,14 @@ def scenario_of(server: Server, workload: Workload, with_recorded_blocks: bool =
     )
 
 
-def _longest_that_fits(model: str, server: Server, blocks: int | None) -> int | None:
+def _longest_that_fits(model: str, server: Server) -> int | None:
     """Return a limit for a server that started although its model's context is larger.
 
     Of such a server the limit isn't recorded, but it can't be more than its KV cache.
     """
-    if blocks is None or server.block_size is None:
+    if server.num_gpu_blocks is None or server.block_size is None:
         return None
-    most_tokens = (blocks - 1) * server.block_size
+    most_tokens = (server.num_gpu_blocks - 1) * server.block_size
     return most_tokens if load_model(model).max_position_embeddings > most_tokens else None
 
 
@@ -124,7 +124,7 @@ def profile_name(engine: str, version: str | None) -> str:
 # Models
 
 
-def _model_and_quantization(server: Server) -> tuple[str, str | None]:
+def model_and_quantization(server: Server) -> tuple[str, str | None]:
     """Return the model of the catalog, and what it is quantized to while loading.
 
     A checkpoint of the catalog in the recorded precision is taken where there is just one. Any
