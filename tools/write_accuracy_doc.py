@@ -41,8 +41,8 @@ TAIL = """## Where not to trust it
   `BEYOND MEASUREMENTS`, and its basis says `physical`. No server with pipeline stages was at hand.
 - **RTX 4090, and cards over PCIe**: their linear layers were not measured, or engines lose more
   between cards than the collectives alone say.
-- **Long prompts of models with many experts** come out too fast: their routing is less even than
-  the uniform one that is assumed. `cost: {expert_routing: power_law_1.2}` is the other end.
+- **Models with experts**: how unevenly tokens choose them is an assumption; try the settings of
+  `cost.expert_routing`.
 - **fp8 KV caches on Hopper in engines of 2025** decode slower than the kernels of 2026 that are
   priced.
 - **Engines other than vLLM** are priced with vLLM's kernels and constants of their own.

@@ -13,8 +13,10 @@ from kvsim.units import NS_PER_S, NS_PER_US
 FA2_ARCHITECTURES = (80, 86, 89, 120)  # whose kernel is FlashAttention 2
 # In a step with chunks, FlashAttention 2 decodes without packing the query heads of a KV head: its
 # decode part takes 1.6 times as long with 4 of them, 2.8 times with 8 (103,000 mixed calls on
-# RTX PRO 6000 and RTX 4090). A straight line through both; no such figures exist for other kernels.
-FA2_MIXED_OFFSET, FA2_MIXED_PER_QUERY_HEAD = 0.4, 0.3
+# RTX PRO 6000 and RTX 4090). A straight line through both, which ends there; no such figures exist
+# for other GPUs of these architectures, which have the same kernel, nor for other kernels.
+FA2_MIXED_OFFSET, FA2_MIXED_PER_QUERY_HEAD, FA2_MIXED_LARGEST = 0.4, 0.3, 2.8
+FA2_MIXED_GPUS = ("rtx_pro_6000_server", "rtx4090")
 
 LONGEST_RATIO = 1.5  # of a measured decode call to the form
 
@@ -67,6 +69,7 @@ class Ratios:
     seqs: Floats
     context_tokens: Floats
     ratio: Floats
+    exact: bool  # rows of these very heads
 
     def at(self, seqs: Floats, context_tokens: Floats) -> Floats:
         """Return the ratios [seqs, context_tokens] between the points, and at the edges beyond."""
@@ -111,7 +114,7 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
     t = t_fix + ((B·t_seq·√q)^p + (K/(e_m·BW))^p)^(1/p) for B sequences with K bytes of KV: the
     constants published with the tables, fitted on rows whose KV exceeds the L2 cache, since an
     engine never finds its KV there. Where the plain heads of a GPU were measured, calls take as
-    much longer or shorter as those rows did, see `_ratios`. Other head sizes than 128 and sliding
+    much longer as those rows did, see `_ratios`. Other head sizes than 128 and sliding
     windows that were measured have constants of their own, see `shape_seq_ns`. Both forms are
     homogeneous: B times a function of the mean context K/B.
     """
@@ -128,19 +131,15 @@ def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodeP
         start_us = constants["t_seq_us_per_sqrt_qheads"] * math.sqrt(heads.q_heads)
         seq_ns = _norm(start_us * NS_PER_US, moved_ns / constants["mem_eff"], constants["p"])
     basis, note = basis_of(constants, heads)
-    origin = note
-    factor = _mixed_factor(gpu, heads)
-    measured = gpu.sm_arch in FA2_ARCHITECTURES
-    note += f"; {factor:.2g} times as long in steps with chunks" + (
-        "" if measured else ": unmeasured for this kernel"
-    )
     fixed_ns = constants["t_fix_us"] * NS_PER_US
     ratios = None if shape or heads.window_tokens else _ratios(gpu, heads, fixed_ns, seq_ns)
     if ratios:
-        basis, note = (
-            "measured",
-            f"rows of {gpu.name}, by the form between them{note[len(origin) :]}",
-        )
+        basis = "measured" if ratios.exact else "interpolated"
+        note = f"rows of {gpu.name} where longer than the form fitted on them"
+    factor = _mixed_factor(gpu, heads)
+    note += f"; {factor:.2g} times as long in steps with chunks"
+    if gpu.name not in FA2_MIXED_GPUS:
+        note += ": unmeasured here"
     return DecodePrice(fixed_ns, seq_ns, factor, basis, note, ratios=ratios)
 
 
@@ -148,8 +147,9 @@ def _ratios(gpu: GpuSpec, heads: Heads, fixed_ns: float, seq_ns: Floats) -> Rati
     """Return measured over predicted times, of the nearest query heads with as many KV heads.
 
     Rows are repeated on one KV cache, and those of short ones found it in the L2 cache: a row
-    counts only if it took longer than the form says, which is cold. More than 1.5 is taken for
-    noise.
+    counts only if it took longer than the form says, which is cold. So the price is that of the
+    slower of both: of the rows with large caches a third (H100) to two thirds (A100, B200) are
+    faster than the form, by up to 15 %. Beyond 1.5 (many sequences of under 64 tokens) it is cut.
     """
     arrays, name = load_arrays(gpu), f"decode/{heads.kv_dtype}/{heads.head_dim}"
     if f"{name}/us" not in arrays:
@@ -161,10 +161,13 @@ def _ratios(gpu: GpuSpec, heads: Heads, fixed_ns: float, seq_ns: Floats) -> Rati
     row = alike[np.argmin(np.abs(np.log(shapes[alike, 0] / heads.q_heads)))]
     batch, context = arrays[f"{name}/batch"], arrays[f"{name}/context"]
     context = context[context < len(seq_ns)]
+    if not len(context):
+        return None
     form_ns = fixed_ns + np.outer(batch, seq_ns[context])
     ratio = arrays[f"{name}/us"][row][:, : len(context)] * NS_PER_US / form_ns
     ratio = _extended(np.clip(ratio, 1.0, LONGEST_RATIO))
-    return Ratios(batch.astype(np.float64), context.astype(np.float64), ratio)
+    exact = int(shapes[row, 0]) == heads.q_heads
+    return Ratios(batch.astype(np.float64), context.astype(np.float64), ratio, exact)
 
 
 def _extended(ratio: Floats) -> Floats:
@@ -215,7 +218,8 @@ def _mixed_factor(gpu: GpuSpec, heads: Heads) -> float:
     if gpu.sm_arch not in FA2_ARCHITECTURES:
         return 1.0
     group = heads.q_heads / heads.kv_heads
-    return max(1.0, FA2_MIXED_OFFSET + FA2_MIXED_PER_QUERY_HEAD * group)
+    factor = FA2_MIXED_OFFSET + FA2_MIXED_PER_QUERY_HEAD * group
+    return min(max(1.0, factor), FA2_MIXED_LARGEST)
 
 
 def basis_of(constants: Fit, heads: Heads) -> tuple[Basis, str]:

@@ -46,7 +46,7 @@ class Deployment:
     data_parallel_size: int = 1
     enable_expert_parallel: bool = False
     all2all_backend: All2AllBackend = "allgather_reducescatter"
-    expert_routing: Routing = "uniform"
+    expert_routing: Routing = "auto"
     sampling: Sampling = "plain"
 
     @property

@@ -47,7 +47,7 @@ DEEPEP_MODES: Mapping[str, DeepEpMode] = {
 class ExpertTraffic:
     """Which experts tokens choose, and how they get there from another rank."""
 
-    routing: Routing = "uniform"
+    routing: Routing = "auto"
     all2all_backend: All2AllBackend = "allgather_reducescatter"
 
 

@@ -22,9 +22,13 @@ from kvsim.units import NS_PER_S, NS_PER_US
 # How tokens choose experts. balanced: all experts get equally many, as an ideal load balancer would
 # have it; uniform: each token chooses at random, as models come near that are trained for equal
 # loads; power_law: the popularity of an expert falls as a power of its rank. The last and the first
-# were measured, each power law by single draws of the loads.
+# were measured, each power law by single draws of the loads. auto: few wide experts are trained to be
+# equally popular, and many narrow ones specialize. Measured servers agree: Mixtral (8 experts)
+# decodes as fast as uniform routing says, gpt-oss (128) and MiniMax-M2.5 (256) prefill as slowly as
+# the power law says.
 MeasuredRouting = Literal["power_law_1.2", "balanced"]
-Routing = Literal["uniform", "power_law_1.2", "balanced"]
+Routing = Literal["auto", "uniform", "power_law_1.2", "balanced"]
+MOST_UNIFORM_EXPERTS = 32  # no model at hand has between 16 and 128
 
 FIXED_NS = 10.0 * NS_PER_US  # routing and the launches of the grouped kernels
 BYTES_EFFICIENCY = 0.83  # 1.48 of 1.79 TB/s, RTX PRO 6000, activated experts varied alone
@@ -70,7 +74,7 @@ def moe_curves(
     tokens: Ints,
     shape: MoeShape,
     matrices: int,
-    routing: Routing = "uniform",
+    routing: Routing = "auto",
 ) -> list[Curve]:
     """Price the routed experts of one layer, top-k included, for every number of tokens.
 
@@ -82,6 +86,8 @@ def moe_curves(
         matrices: Matrices of an expert, 3 if it is gated.
         routing: How unequally tokens choose experts; the GPU with the most of them is priced.
     """
+    if routing == "auto":
+        routing = "uniform" if shape.experts <= MOST_UNIFORM_EXPERTS else "power_law_1.2"
     rows = np.maximum(tokens, 1).astype(np.float64)
     compute_ns, bytes_ns = _roofline_ns(gpu, weights, rows, shape, matrices)
     if f"moe/{weights.moe_table}/{_measured(routing)}/us" in load_arrays(gpu):
@@ -118,7 +124,8 @@ def _from_table(
             measured[index] = _at_random(measured[index], grid, shapes[index])
     if len(found) == 1 and shapes[known[found[0][0]]].load == shape.load:
         ns = log_interpolate(rows, grid, measured[known[found[0][0]]]) * NS_PER_US
-        return ns, _part("measured", weights, f"routing: {routing}")
+        basis: Basis = "interpolated" if routing == "uniform" else "measured"
+        return ns, _part(basis, weights, f"routing: {routing}")
     log_ratio = np.zeros(len(rows))
     for index, weight in found:
         near = shapes[known[index]]
@@ -132,7 +139,7 @@ def _from_table(
 
 
 def _measured(routing: Routing) -> MeasuredRouting:
-    return "balanced" if routing == "uniform" else routing
+    return "power_law_1.2" if routing == "power_law_1.2" else "balanced"
 
 
 def _at_random(balanced: Floats, grid: Ints, shape: MoeShape) -> Floats:

@@ -145,6 +145,9 @@ def _split_attention(layers: AttentionLayers, batches: int, slowest: float) -> A
         decode=replace(
             decode,
             fixed_ns=decode.fixed_ns * slowest,
+            # Of the batches one has the chunks, so the decodes of the others aren't slowed.
+            mixed_factor=1 + (decode.mixed_factor - 1) / batches,
+            shared_ns=decode.shared_ns * slowest / batches,
             seq_ns=decode.seq_ns * (slowest / batches),
             ratios=decode.ratios.of_batches(batches) if decode.ratios else None,
         ),

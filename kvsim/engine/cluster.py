@@ -184,13 +184,18 @@ class Cluster:
         instant.callbacks = [lambda _: self._leave_front_end(request)]
 
     def _front_end_ns(self, request: Request) -> int:
-        """Return how long a request that comes now is in the front end of its replica."""
+        """Return how long a request that comes now is in a front end.
+
+        With a common queue it takes the one that is free first.
+        """
         front_end, now_ns = self._fleet.front_end, self._clock.now
         assert front_end is not None
-        server = max(0, request.replica)
-        starts_ns = max(now_ns, self._front_end_free_ns[server])
-        ends_ns = starts_ns + front_end.busy_ns(request.prompt_tokens)
-        self._front_end_free_ns[server] = ends_ns
+        free_ns = self._front_end_free_ns
+        server = request.replica
+        if server < 0:
+            server = min(range(len(free_ns)), key=free_ns.__getitem__)
+        ends_ns = max(now_ns, free_ns[server]) + front_end.busy_ns(request.prompt_tokens)
+        free_ns[server] = ends_ns
         return ends_ns + front_end.rest_ns - now_ns
 
     def _leave_front_end(self, request: Request) -> None:

@@ -8,11 +8,14 @@ import numpy as np
 from kvsim.metrics import CostPart, StepCosts
 from kvsim.metrics.catalog import percent
 from kvsim.tables import EVENT_KINDS, HEAD_LACKS, Columns
+from kvsim.units import NS_PER_S, format_duration
 
 _COMPACTED = EVENT_KINDS.index("compacted")
 
 # Requests that wait in less of the busy time than this don't make a queue the limit.
 NEGLIGIBLE_WAITING = 0.01
+# Requests that are longer in the front end on average wait for its thread: alone they take a tenth.
+CROWDED_FRONT_END_S = 0.1
 
 _CAUSES = {
     "nothing": "Scheduling order: the head of the queue lacked nothing",
@@ -43,7 +46,9 @@ class _Compaction(NamedTuple):
     basis: str = "given"
 
 
-def limits(steps: Columns, events: Columns, costs: StepCosts | None) -> dict[str, Any]:
+def limits(
+    requests: Columns, steps: Columns, events: Columns, costs: StepCosts | None
+) -> dict[str, Any]:
     """Return what limits the run: `sentence`, and the shares named in `catalog.SHARE_METRICS`.
 
     All steps count, those after the horizon too, weighted by their duration; each dictionary of
@@ -53,12 +58,24 @@ def limits(steps: Columns, events: Columns, costs: StepCosts | None) -> dict[str
     parts_ns = _part_times_ns(events, costs)
     bound = _shares(parts_ns, lambda part: part.bound)
     return {
-        "sentence": _sentence(waiting_fraction(steps), waiting, bound),
+        "sentence": _before_the_queue(requests)
+        + _sentence(waiting_fraction(steps), waiting, bound),
         "waiting_share": waiting,
         "bound_share": bound,
         "component_share": _shares(parts_ns, lambda part: part.component),
         "basis_share": _shares(parts_ns, lambda part: part.basis),
     }
+
+
+def _before_the_queue(requests: Columns) -> str:
+    """Return a sentence if requests wait for the front end, else nothing."""
+    passed = requests["queued_ns"] >= 0
+    if not passed.any():
+        return ""
+    front_end_s = float((requests["queued_ns"] - requests["arrival_ns"])[passed].mean()) / NS_PER_S
+    if front_end_s < CROWDED_FRONT_END_S:
+        return ""
+    return f"Front end: requests are {format_duration(front_end_s)} in the API server on average. "
 
 
 def waiting_fraction(steps: Columns) -> float | None:

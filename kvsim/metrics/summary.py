@@ -82,7 +82,7 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
     return {
         "verdict": overall(judge(context.slo, figures, samples), classes),
         "classes": classes,
-        "limits": limits(steps, events, context.step_costs),
+        "limits": limits(requests, steps, events, context.step_costs),
         "figures": figures,
     }
 

@@ -23,6 +23,7 @@ from kvsim.memory import (
     split_memory,
 )
 from kvsim.model import ModelSpec, Parallelism, load_model, quantized_weights
+from kvsim.policy import Parameters
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
 from kvsim.scenario.profiles import EngineProfile, load_profile
@@ -239,9 +240,20 @@ def _profile(law: AnyCost, base_dir: Path | None) -> EngineProfile | None:
     """Return the profile with what the scenario says otherwise; a law of the user's has none."""
     if isinstance(law, AffineStepCost):
         return None
-    given = {"overhead": law.overhead, "front_end": law.front_end}
-    changes = {name: value for name, value in given.items() if value is not None}
-    return load_profile(law.profile, base_dir).model_copy(update=changes)
+    profile = load_profile(law.profile, base_dir)
+    changes: dict[str, Parameters] = {}
+    if law.front_end is not None:
+        changes["front_end"] = _with_given(profile.front_end, law.front_end)
+    if law.overhead is not None:
+        alike = law.overhead.kind == profile.overhead.kind
+        base = profile.overhead if alike else law.overhead
+        changes["overhead"] = _with_given(base, law.overhead)
+    return profile.model_copy(update=changes)
+
+
+def _with_given(base: Parameters, given: Parameters) -> Parameters:
+    """Return `base` with those fields of `given` that were written down."""
+    return base.model_copy(update={name: getattr(given, name) for name in given.model_fields_set})
 
 
 def _schedules_ahead(engine: Engine, profile: EngineProfile | None) -> bool:

@@ -215,8 +215,9 @@ class KernelStepCost(Policy):
     """Time of a step that no kernel explains; null: that of the profile."""
     front_end: FrontEnd | None = None
     """What a request pays outside of the engine's steps; null: as the profile says."""
-    expert_routing: Routing = "uniform"
-    """How tokens choose experts: some far more often than others, or all alike."""
+    expert_routing: Routing = "auto"
+    """How tokens choose experts: all alike (uniform, balanced), or some far more often than others;
+    auto: uniform up to 32 experts, else by the power law."""
     sampling: Sampling = "plain"
     """How the next token is chosen: plain: greedily or by temperature; top_p: with top-p or top-k,
     for which logits are sorted. Without a temperature in the request vLLM samples as the model's

@@ -64,7 +64,7 @@ class Observed:
             for number, start_ns in enumerate(stage_starts_ns.tolist())
             if (stage == number).any()
         }
-        overall = _figures(rows, 0)
+        overall = _figures(rows, int(rows[:, _REQUEST["arrival_ns"]].min()) if warm_up else 0)
         if len(stages) > 1:
             spans_s = [
                 (stage == number).sum() / figures["throughput"]

@@ -46,7 +46,7 @@ def test_what_a_gpu_has_of_a_layer_is_what_counts() -> None:
     curves = moe_curves(H100, sixteen_bit(H100), TOKENS, half, matrices=3)
     exact = moe_curves(H100, sixteen_bit(H100), TOKENS, MIXTRAL, matrices=3)
     assert total(curves) == pytest.approx(total(exact))
-    assert curves[0].part.basis == "measured"
+    assert curves[0].part.basis == "interpolated"
 
 
 def test_unequal_routing_costs_more_where_experts_are_dealt_out() -> None:

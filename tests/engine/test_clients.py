@@ -245,6 +245,15 @@ def test_the_front_end_takes_its_time_before_the_queue():
     assert (later["queued_ns"], later["finish_ns"]) == (210, 220)
 
 
+def test_with_a_common_queue_the_front_end_that_is_free_first_takes_a_request():
+    rows = [(0, 10, 2, 0)] * 3
+    front_end = FrontEnd(per_prompt_token_s=2e-9)
+    trace = run(
+        request_table(rows), SMALL, LinearCost(10), None, 2, SharedQueue(), front_end=front_end
+    )
+    assert [row["queued_ns"] for row in by_number(trace)] == [20, 20, 40]
+
+
 @pytest.mark.parametrize("routing", [None, SharedQueue()])
 def test_who_gives_up_in_the_front_end_never_reaches_the_engine(routing):
     rows = [(0, 10, 2, 0), (5, 30, 2, 0)]

@@ -48,7 +48,9 @@ def test_shares_are_weighted_by_time_and_only_over_waiting(table):
 
 
 def test_busy_time_by_bound_component_and_basis(table):
-    found = limits(table("steps", [step(55), step(45)]), table("events", []), COSTS)
+    found = limits(
+        table("requests", []), table("steps", [step(55), step(45)]), table("events", []), COSTS
+    )
     assert found["bound_share"] == pytest.approx({"hbm": 0.7, "compute": 0.2, "host": 0.1})
     assert found["component_share"] == pytest.approx(
         {"gemm": 0.8, "attention_decode": 0.1, "host": 0.1}
@@ -63,7 +65,7 @@ def test_copies_of_a_compaction_are_a_part_of_their_own(table):
     events = table(
         "events", [{"event": "compacted", "gap_ns": 100}, {"event": "resumed", "gap_ns": 9}]
     )
-    found = limits(table("steps", [step(155), step(45)]), events, COSTS)
+    found = limits(table("requests", []), table("steps", [step(155), step(45)]), events, COSTS)
     assert found["component_share"]["compaction"] == 0.5
     assert found["bound_share"]["hbm"] == pytest.approx((70 + 100) / 200)
 
@@ -85,19 +87,29 @@ def test_copies_of_a_compaction_are_a_part_of_their_own(table):
 )
 def test_the_sentence_names_the_largest_share(table, cause, start):
     steps = table("steps", [step(97, 3, cause), step(1, 1, "token_budget"), step(2, 1, "hole")])
-    sentence = limits(steps, table("events", []), None)["sentence"]
+    sentence = limits(table("requests", []), steps, table("events", []), None)["sentence"]
     assert sentence.startswith(start)
     assert " % of the time in which requests waited." in sentence
 
 
 def test_waiting_that_hardly_happens_is_no_queue(table):
     steps = table("steps", [step(9910), step(90, 1, "token_budget")])
-    sentence = limits(steps, table("events", []), None)["sentence"]
+    sentence = limits(table("requests", []), steps, table("events", []), None)["sentence"]
     assert sentence == "Requests hardly wait (0.9 % of the busy time)."
 
 
 def test_nothing_ran(table):
-    found = limits(table("steps", []), table("events", []), None)
+    found = limits(table("requests", []), table("steps", []), table("events", []), None)
     assert found.pop("sentence") == "Nothing ran."
     assert set(found) == {"waiting_share", "bound_share", "component_share", "basis_share"}
     assert not any(found.values())
+
+
+def test_requests_that_wait_for_the_front_end_are_told(table):
+    slow = [{"arrival_ns": 0, "queued_ns": 300_000_000}, {"arrival_ns": 0, "queued_ns": -1}]
+    quick = [{"arrival_ns": 0, "queued_ns": 30_000_000}]
+    nothing = table("steps", []), table("events", []), None
+    assert limits(table("requests", slow), *nothing)["sentence"].startswith(
+        "Front end: requests are 300 ms in the API server"
+    )
+    assert limits(table("requests", quick), *nothing)["sentence"] == "Nothing ran."

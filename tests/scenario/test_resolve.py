@@ -131,6 +131,10 @@ def test_the_profile_says_how_the_engine_schedules_and_what_it_adds():
     assert variant.profile.overhead.kind == "none"
     assert variant.profile.front_end.rest_ns == 250_000_000
     assert variant.as_dict()["cost"]["front_end"]["request_s"] == 0.25
+    written, shipped = resolved(cost={"overhead": {"fixed_s": 0.5}}).profile, usual.profile
+    assert written.overhead.fixed_s == 0.5
+    assert written.overhead.per_all_reduce_s == shipped.overhead.per_all_reduce_s
+    assert variant.profile.front_end.busy_s == shipped.front_end.busy_s
     affine = resolved(cost={"kind": "affine", "fixed_ns": 5})
     assert affine.profile is None
     assert affine.engine.async_scheduling
