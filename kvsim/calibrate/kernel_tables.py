@@ -106,6 +106,8 @@ def _problems(rows: pd.DataFrame, table: _Table, path: Path) -> Iterator[Problem
 
 def _gpu_of(tables: Mapping[str, pd.DataFrame], gpu: str | None, folder: Path) -> str:
     names = sorted({str(name) for rows in tables.values() for name in rows.gpu.unique()})
+    if not names:
+        raise InputError(Problem("has tables without rows", str(folder)))
     if gpu is None and len(names) > 1:
         raise InputError(Problem(f"has several GPUs, say --gpu: {', '.join(names)}", str(folder)))
     name = gpu or names[0]

@@ -43,10 +43,12 @@ def calibrate(
     are in the scenario's profile.
     """
     from kvsim.errors import InputError, Problem
+    from kvsim.workload.files import refuse_inputs
 
     target = out or Path("profile.yaml" if kernels is None else "kernels.npz")
     if target.exists() and not (force and target.is_file()):
         raise InputError(Problem("exists; --force overwrites it", str(target)))
+    refuse_inputs(target, [*([scenario] if scenario else []), *(results or [])])
     if kernels is not None:
         if scenario is not None:
             raise InputError("--kernels packs tables alone: leave out scenario and results")

@@ -35,8 +35,10 @@ def validate(
     from kvsim.validate.files import read_all
     from kvsim.validate.peers import peers_of
     from kvsim.validate.summary import summarize
+    from kvsim.workload.files import refuse_inputs
 
     if out is not None:
+        refuse_inputs(out, files or [])
         _refuse_foreign(out, force)
     cases = read_all(files or [])
     rows = _rows(cases, seed, jobs or len(os.sched_getaffinity(0)))

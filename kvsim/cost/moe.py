@@ -22,8 +22,8 @@ from kvsim.units import NS_PER_S, NS_PER_US
 # How tokens choose experts. balanced: all experts get equally many, as an ideal load balancer would
 # have it; uniform: each token chooses at random, as models come near that are trained for equal
 # loads; power_law: the popularity of an expert falls as a power of its rank. The last and the first
-# were measured, each power law by single draws of the loads. auto: few wide experts are trained to be
-# equally popular, and many narrow ones specialize. Measured servers agree: Mixtral (8 experts)
+# were measured, each power law by single draws of the loads. auto: few wide experts are trained to
+# be equally popular, and many narrow ones specialize. Measured servers agree: Mixtral (8 experts)
 # decodes as fast as uniform routing says, gpt-oss (128) and MiniMax-M2.5 (256) prefill as slowly as
 # the power law says.
 MeasuredRouting = Literal["power_law_1.2", "balanced"]

@@ -153,8 +153,9 @@ def _stages(workload: Fields) -> Iterator[LoadStage]:
     for stage in workload.parts("stages"):
         duration_s, count = stage.positive("duration_s"), stage.count("num_requests")
         rate_per_s = stage.positive("rate")
-        if duration_s and (count or rate_per_s):
-            yield LoadStage(count / duration_s if count else rate_per_s or 0.0, duration_s)
+        if not (duration_s and (count or rate_per_s)):
+            raise InputError("a stage of the workload lacks its duration, or its count and rate")
+        yield LoadStage(count / duration_s if count else rate_per_s or 0.0, duration_s)
 
 
 def _lengths(workload: Fields) -> Iterator[Lengths]:

@@ -4,7 +4,7 @@ import hashlib
 import lzma
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -119,3 +119,13 @@ def _refuse_special(path: Path) -> None:
         raise InputError(Problem("is a folder", str(path)))
     if not stat.S_ISREG(mode):
         raise InputError(Problem("is no regular file: write what it holds to one", str(path)))
+
+
+def refuse_inputs(out: Path, inputs: Sequence[Path]) -> None:
+    """Refuse to write over a file that is read.
+
+    Raises:
+        InputError: `out` is one of the inputs.
+    """
+    if any(path.exists() and out.exists() and out.samefile(path) for path in inputs):
+        raise InputError(Problem("is read: choose another file to write", str(out)))

@@ -59,3 +59,11 @@ def test_a_file_that_is_no_measurement_is_a_mistake(tmp_path):
     result = RUNNER.invoke(app, ["validate", str(path)])
     assert isinstance(result.exception, InputError)
     assert "experiment records" in str(result.exception)
+
+
+def test_an_input_is_never_overwritten(mine):
+    before = mine.read_bytes()
+    result = RUNNER.invoke(app, ["validate", str(mine), "--out", str(mine), "--force"])
+    assert isinstance(result.exception, InputError)
+    assert "is read" in str(result.exception)
+    assert mine.read_bytes() == before

@@ -69,7 +69,7 @@ def test_measured_layouts_say_so():
     curves = moe_curves(
         H100, sixteen_bit(H100), np.array([64]), MoeShape(2048, 768, 8, 128, 1, 8), 3
     )
-    assert curves[0].part.basis == "interpolated"
+    assert curves[0].part.basis == "measured"
     cost = build_cost(QWEN, H100, replace(ALONE, data_parallel_size=8), NoOverhead())
     notes = {component: (basis, note) for component, basis, note in cost.basis}
     assert "ranks with as many tokens each" in notes["experts"][1]

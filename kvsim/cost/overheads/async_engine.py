@@ -17,11 +17,11 @@ class AsyncEngine(Policy):
     """
 
     kind: Literal["async_engine"] = "async_engine"
-    fixed_s: float = Field(default=300e-6, ge=0)
+    fixed_s: float = Field(default=300e-6, ge=0, le=1)
     """Seconds of every iteration, a trait of the engine's version: 0 to 0.6 ms in public runs."""
-    per_seq_s: float = Field(default=14e-6, ge=0)
+    per_seq_s: float = Field(default=14e-6, ge=0, le=0.01)
     """Seconds for each sequence in the step: 8 to 20 µs in public runs."""
-    per_all_reduce_s: float = Field(default=5.5e-6, ge=0)
+    per_all_reduce_s: float = Field(default=5.5e-6, ge=0, le=0.01)
     """Seconds for each all-reduce of the step at tensor_parallel_size 4 and up: 3 to 8 µs in
     public runs."""
 

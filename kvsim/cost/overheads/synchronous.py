@@ -17,13 +17,13 @@ class Synchronous(Policy):
     """
 
     kind: Literal["synchronous"] = "synchronous"
-    fixed_s: float = Field(default=1.3e-3, ge=0)
+    fixed_s: float = Field(default=1.3e-3, ge=0, le=1)
     """Seconds of every iteration on one GPU; line through Vidur's medians at TP 1."""
-    per_seq_s: float = Field(default=106e-6, ge=0)
+    per_seq_s: float = Field(default=106e-6, ge=0, le=0.01)
     """Seconds for each sequence in the step on one GPU; slope of the same line."""
-    tensor_parallel_fixed_s: float = Field(default=4.0e-3, ge=0)
+    tensor_parallel_fixed_s: float = Field(default=4.0e-3, ge=0, le=1)
     """Seconds of every iteration on several GPUs; line through Vidur's medians at TP 2 and 4."""
-    tensor_parallel_per_seq_s: float = Field(default=190e-6, ge=0)
+    tensor_parallel_per_seq_s: float = Field(default=190e-6, ge=0, le=0.01)
     """Seconds for each sequence in the step on several GPUs; slope of the same line."""
 
     def host_s(self, seqs: int, all_reduces: int, tensor_parallel_size: int) -> float:
