@@ -9,7 +9,7 @@ from typing import Any
 from kvsim.calibrate import aiperf, guidellm, vllm_bench
 from kvsim.calibrate.result import BenchmarkResult
 from kvsim.errors import InputError, Problem
-from kvsim.workload.files import decompressed
+from kvsim.workload.files import text_of
 
 _FORMATS = (vllm_bench, guidellm, aiperf)
 # What people give by mistake: keys that tell it, and what to give instead.
@@ -66,12 +66,7 @@ def _results_in(path: Path, name: str) -> list[BenchmarkResult]:
 
 def _documents(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the JSON objects of a file, one after another, and the line where each begins."""
-    with decompressed(path) as file:
-        data = file.read()
-    try:
-        text = data.decode("utf-8-sig")
-    except ValueError as error:
-        raise InputError(Problem(f"is not UTF-8 text: {error}", str(path))) from error
+    text = text_of(path)
     decoder = json.JSONDecoder()
     place = _next(text, 0)
     while place < len(text):

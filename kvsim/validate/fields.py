@@ -2,8 +2,11 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+from kvsim.errors import InputError, Problem
 
 _BEGINS_WITH_NUMBER = re.compile(r"\s*([-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?)")
 _NOTHING = {"", "-", "n/a", "na", "none", "null", "nan", "unknown", "not stated"}
@@ -78,3 +81,20 @@ class Fields:
     def names(self) -> list[str]:
         """Return the names of all values, in their order."""
         return [str(name) for name in self._values]
+
+
+def named_rows(rows: Iterator[tuple[int, Mapping[str, str]]], file: Path) -> list[Fields]:
+    """Return the rows of a table, given with the lines that they stand in.
+
+    Raises:
+        InputError: A row names neither itself nor its model; all such rows, with their lines.
+    """
+    named, problems = [], []
+    for line, row in rows:
+        fields = Fields(row)
+        missing = [name for name in ("id", "model") if fields.text(name) is None]
+        problems += [Problem("is missing", str(file), line, name) for name in missing]
+        named.append(fields)
+    if problems:
+        raise InputError(*problems)
+    return named

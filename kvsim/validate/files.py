@@ -11,7 +11,7 @@ from pathlib import Path
 from kvsim.errors import InputError, Problem
 from kvsim.validate import kv_sizes, points, records
 from kvsim.validate.case import Case
-from kvsim.workload.files import decompressed
+from kvsim.workload.files import text_of
 
 SHIPPED = Path(str(resources.files("kvsim"))) / "data" / "measured"
 _SHIPPED_FILES = ("experiments.json", "engine_points.csv", "kv_cache_sizes.csv")
@@ -43,12 +43,7 @@ def read_cases(path: Path) -> list[Case]:
     Raises:
         InputError: It can't be read, or has none of the three formats, or rows without a name.
     """
-    with decompressed(path) as file:
-        data = file.read()
-    try:
-        text = data.decode("utf-8-sig")
-    except ValueError as error:
-        raise InputError(Problem(f"is not UTF-8 text: {error}", str(path))) from error
+    text = text_of(path)
     cases = _of_json(text, path) if text.lstrip()[:1] in {"{", "["} else _of_csv(text, path)
     if not cases:
         raise InputError(Problem("holds no measurement", str(path)))

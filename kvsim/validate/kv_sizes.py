@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kvsim.errors import InputError, Problem
 from kvsim.units import GIB
 from kvsim.validate.case import Case, Measured, Server
-from kvsim.validate.fields import Fields
+from kvsim.validate.fields import Fields, named_rows
 
 NEEDED = ("model", "gpu", "reported_kv_tokens")
 
@@ -21,16 +20,7 @@ def cases_of(rows: Iterator[tuple[int, Mapping[str, str]]], file: Path) -> list[
     Raises:
         InputError: A row names neither itself nor its model.
     """
-    cases, problems = [], []
-    for line, row in rows:
-        fields = Fields(row)
-        missing = [name for name in ("id", "model") if fields.text(name) is None]
-        problems += [Problem("is missing", str(file), line, name) for name in missing]
-        if not missing:
-            cases.append(_case(fields))
-    if problems:
-        raise InputError(*problems)
-    return cases
+    return [_case(row) for row in named_rows(rows, file)]
 
 
 def _case(row: Fields) -> Case:

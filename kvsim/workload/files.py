@@ -129,3 +129,17 @@ def refuse_inputs(out: Path, inputs: Sequence[Path]) -> None:
     """
     if any(path.exists() and out.exists() and out.samefile(path) for path in inputs):
         raise InputError(Problem("is read: choose another file to write", str(out)))
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file, compressed or not.
+
+    Raises:
+        InputError: It can't be read, or isn't UTF-8.
+    """
+    with decompressed(path) as file:
+        data = file.read()
+    try:
+        return data.decode("utf-8-sig")
+    except ValueError as error:
+        raise InputError(Problem(f"is not UTF-8 text: {error}", str(path))) from error

@@ -169,7 +169,9 @@ def test_other_head_sizes_and_windows_are_near_what_was_measured(row: tuple[Any,
     price = price_decode(load_gpu(gpu), shape, 40_000)
     assert price.basis == "interpolated"
     ns = price.fixed_ns + batch * price.seq_ns[context]
-    assert ns == pytest.approx(us * 1e3, rel=0.4)  # nine in ten windows are within
+    # Windows of 8,192 on FlashAttention 2 are the worst that the form does (docs/model.md).
+    tolerance = 0.35 if window == 8192 else 0.15 if window else 0.05
+    assert ns == pytest.approx(us * 1e3, rel=tolerance)
 
 
 @pytest.mark.parametrize("window", [128, 1024])
