@@ -49,7 +49,7 @@ def _show(benchmark: str, figure: str, now: float, recorded: float | None) -> bo
         missed, target = now < AT_LEAST[key], f">= {AT_LEAST[key]}"
     elif key in AT_MOST:
         missed, target = now > AT_MOST[key], f"<= {AT_MOST[key]}"
-    elif figure in {"steps", "timeouts", "cached_tokens"} and recorded not in {None, now}:
+    elif figure in {"steps", "events", "cached_tokens"} and recorded not in {None, now}:
         target = "the engine's results have changed"
     before = "" if recorded is None else f"{recorded:,}"
     verdict = f"{target} {'MISSED' if missed else 'met'}" if key in AT_LEAST | AT_MOST else target

@@ -34,11 +34,11 @@ def measure(name: str) -> Figures:
     """Return ratio, steps, timeouts, and the rates behind the ratio for one scenario."""
     run = prepare(HERE / f"{name}.yaml")
     totals = run()
-    bare = bare_timeouts(totals.timeouts)
+    bare = bare_timeouts(totals.events)
     ratios, engine_s = [], []
     for _ in range(ROUNDS[name]):
         before_s, spent_s, after_s = processor_s(bare), processor_s(run), processor_s(bare)
-        timeouts_per_s = totals.timeouts / ((before_s + after_s) / 2)
+        timeouts_per_s = totals.events / ((before_s + after_s) / 2)
         ratios.append(totals.steps / spent_s / timeouts_per_s)
         engine_s.append(spent_s)
     return {
@@ -47,7 +47,7 @@ def measure(name: str) -> Figures:
         "ratio_highest": round(max(ratios), 3),
         "steps_per_s": round(totals.steps / statistics.median(engine_s)),
         "steps": totals.steps,
-        "timeouts": totals.timeouts,
+        "events": totals.events,
     }
 
 

@@ -69,6 +69,10 @@ class ObservedScheduler(VllmScheduler):
         super().__init__(config, allocator, waiting)
         self._notes = notes
 
+    def quiet_steps(self, step: int, most: int) -> int:
+        """Return 0: each step is to be seen."""
+        return 0
+
     def schedule(self, step: int, in_flight: int = 0) -> Plan:
         """Schedule, and note the call; nothing any more once all is known that is compared."""
         notes = self._notes

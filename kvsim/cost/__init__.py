@@ -71,6 +71,18 @@ class StepCost(Protocol):
         """
         ...
 
+    def decode_steps_ns(self, seqs: int, decode_kv_tokens: int, steps: int) -> list[int]:
+        """Return the durations of steps that only decode, the same sequences in each.
+
+        They are those of `step_ns`, bit for bit.
+
+        Args:
+            seqs: Sequences.
+            decode_kv_tokens: Sum of their contexts in the first step; each grows by one in a step.
+            steps: How many.
+        """
+        ...
+
     def parts_ns(self, steps: StepShape) -> Mapping[Part, NDArray[np.float64]]:
         """Split the durations of many steps into parts; they sum to the duration within 1 ns."""
         ...

@@ -49,6 +49,11 @@ class AffineCost:
         total_ns = self.fixed_ns + self.per_token_ns * tokens + self.per_seq_ns * seqs + context_ns
         return round(total_ns) or 1
 
+    def decode_steps_ns(self, seqs: int, decode_kv_tokens: int, steps: int) -> list[int]:
+        """Return the durations of steps that only decode, the same sequences in each."""
+        contexts = range(decode_kv_tokens, decode_kv_tokens + steps * seqs, seqs)
+        return [self.step_ns(seqs, seqs, seqs, tokens, 0.0) for tokens in contexts]
+
     def parts_ns(self, steps: StepShape) -> Mapping[Part, NDArray[np.float64]]:
         """Split durations by the terms of the law, which says nothing of what bounds them."""
         context_ns = self.per_context_token_ns * np.asarray(steps.decode_kv_tokens, np.float64)

@@ -88,6 +88,11 @@ class PipelineCost:
         chunks_ns *= self._chunk_shares[batches]
         return self._costs[batches].step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
 
+    def decode_steps_ns(self, seqs: int, decode_kv_tokens: int, steps: int) -> list[int]:
+        """Return the durations of steps that only decode, the same sequences in each."""
+        batches = seqs if seqs < self._stages else self._stages
+        return self._costs[batches].decode_steps_ns(seqs, decode_kv_tokens, steps)
+
     def parts_ns(self, steps: StepShape) -> Mapping[Part, NDArray[np.float64]]:
         """Split the durations of many steps into parts; they sum to the duration within 1 ns."""
         in_flight = np.minimum(steps.prefill_seqs + steps.decode_seqs, self._stages)

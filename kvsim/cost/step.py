@@ -11,6 +11,7 @@ from kvsim.cost.attention import DecodePrice, Heads
 from kvsim.cost.prefill import PrefillPrice
 from kvsim.cost.tables import Curve, Floats, whole_ticks
 
+LONG_RUN = 32  # steps from which on an array is faster than a list
 # Finer than those of times: a slope is multiplied by up to some million tokens.
 SLOPE_TICKS_PER_NS = 2**20
 
@@ -60,6 +61,7 @@ class KernelCost:
         self._tokens_ns: list[float] = _total(self._token_curves).tolist()
         self._seqs_ns: list[float] = _total(self._seq_curves).tolist()
         self._places: list[int] = self._decode_alone.places.tolist()
+        self._knots: list[int] = [*np.unique(self._places, return_index=True)[1], len(self._places)]
         self._alone_ns = self._decode_alone.as_lists()
         self._mixed_ns = self._decode_mixed.as_lists()
         self._chunks = [_chunk_tables(layers) for layers in attention]
@@ -113,6 +115,21 @@ class KernelCost:
             )
         return round(total_ns) or 1
 
+    def decode_steps_ns(self, seqs: int, decode_kv_tokens: int, steps: int) -> list[int]:
+        """Return the durations of steps that only decode, the same sequences in each."""
+        fixed_ns = self._tokens_ns[seqs] + self._seqs_ns[seqs]
+        base_ns, slope_ns = self._alone_ns
+        durations_ns: list[int] = []
+        context, end = decode_kv_tokens // seqs, decode_kv_tokens // seqs + steps
+        while context < end:  # between two knots the price is a straight line
+            place = self._places[context]
+            stop = min(end, self._knots[place + 1])
+            more_tokens = decode_kv_tokens + (stop - context) * seqs
+            sums = range(decode_kv_tokens, more_tokens, seqs)
+            durations_ns += _line_ns(fixed_ns, base_ns[seqs][place], slope_ns[seqs][place], sums)
+            context, decode_kv_tokens = stop, more_tokens
+        return durations_ns
+
     def parts_ns(self, steps: StepShape) -> Mapping[Part, NDArray[np.float64]]:
         """Split the durations of many steps into parts; they sum to the duration within 1 ns.
 
@@ -165,6 +182,16 @@ class _DecodeTable:
         place = self.places[steps.decode_kv_tokens // np.maximum(seqs, 1)]
         ns: Floats = self.base_ns[seqs, place] + self.slope_ns[seqs, place] * steps.decode_kv_tokens
         return np.where(seqs > 0, ns, 0.0)
+
+
+def _line_ns(fixed_ns: float, base_ns: float, slope_ns: float, sums: range) -> list[int]:
+    """Return the durations at sums of contexts on a line, each computed as in `step_ns`."""
+    if len(sums) < LONG_RUN:
+        return [round(fixed_ns + (base_ns + slope_ns * tokens)) or 1 for tokens in sums]
+    tokens = np.arange(sums.start, sums.stop, sums.step)
+    total_ns = np.rint(fixed_ns + (base_ns + slope_ns * tokens)).astype(np.int64)
+    durations_ns: list[int] = np.maximum(total_ns, 1).tolist()
+    return durations_ns
 
 
 def _decode_table(

@@ -97,7 +97,6 @@ class Clients:
         self._server = server
         # Row of the table that each further attempt repeats; these are numbered after its last row.
         self.retried_rows: list[int] = []
-        self.instants = 0
         starts = np.diff(requests.group, prepend=-1) != 0
         starts |= np.diff(requests.arrival_ns, prepend=-1) != 0
         # First row of each group; one more ends the last. Here groups go by their place.
@@ -131,7 +130,6 @@ class Clients:
         for group in self._sessions():
             begins_ns = arrival_ns[self._first_rows[group]]
             if begins_ns > clock.now:
-                self.instants += 1
                 yield Instant(clock, begins_ns - clock.now)
             require(clock.now == begins_ns, "requests arrive when their clients send them")
             self._ready(group)
@@ -201,7 +199,6 @@ class Clients:
         return self._gates[index] if index >= 0 else None
 
     def _at(self, delay_ns: int, action: Callable[[], None], late: bool = False) -> None:
-        self.instants += 1
         instant = Instant(self._clock, max(ROUND_TRIP_NS, delay_ns), late)
         instant.callbacks = [lambda _: action()]
 

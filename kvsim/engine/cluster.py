@@ -32,6 +32,10 @@ TIMED_OUT = OUTCOMES.index("timed_out")
 STEP_START = [column.name for column in STEPS].index("start_ns")
 REJECTION = EVENT_KINDS.index("rejected")
 
+# A chunk of rows leaves when requests of so many tokens have left: there are fewer steps.
+TOKENS_IN_A_CHUNK = 500_000
+TOKENS_OF_A_REQUEST = 16  # which its own row counts for
+
 Progress = Callable[[int, int], None]  # simulated ns, requests that have left
 BuildScheduler = Callable[[EngineConfig, KVAllocator, WaitingQueue], Scheduler]
 BuildAllocator = Callable[[Callable[[RequestView], int]], KVAllocator]
@@ -55,6 +59,7 @@ class Fleet:
     build_scheduler: BuildScheduler = VllmScheduler
     front_end: FrontEnd | None = None
     refuses_hopeless: bool = True
+    plans_ahead: bool = True  # else every step is an event, with the same results
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class RunTotals:
 
     end_ns: int
     steps: int
-    timeouts: int
+    events: int  # put on SimPy's calendar
     retried_rows: tuple[int, ...]  # of the request table, of each request beyond its last row
 
 
@@ -90,16 +95,15 @@ class Cluster:
         self._present: dict[int, Request] = {}
         self._answers_tokens: dict[int, int] = {}  # of the present ones: not for policies to see
         self._gone: dict[int, _Gone] = {}  # present requests whose clients are gone
-        self._in_front_end: set[int] = set()  # present requests that the engine doesn't know yet
         self._front_end_free_ns = [0] * fleet.replicas
-        self._instants = 0
         self._clock = Clock()
         allocators = [fleet.build_allocator(self._answer_tokens) for _ in range(fleet.replicas)]
         self._allocators = allocators
         delay_ns = fleet.router.view_delay_ns
         self._loads = [ReplicaLoad(each, self._clock, delay_ns) for each in allocators]
         self._step_laws = StepLaws(allocators[0].capacity_tokens, fleet.replicas)
-        self._recorder = Recorder(self._checked(sink))
+        self._recorder = Recorder(self._checked(sink), fleet.replicas)
+        self._unwritten_tokens = 0  # of requests that have left since the last chunk
         # Clients start before the replicas do, so that requests at time 0 are seen at once.
         config = fleet.config
         reader = RequestReader(requests, config.max_model_len, config.enable_prefix_caching)
@@ -110,6 +114,8 @@ class Cluster:
             self._replica(index, each, shared if fleet.router.shares_queue else new_queue(policy))
             for index, each in enumerate(allocators)
         ]
+        for load, replica in zip(self._loads, self._replicas, strict=True):
+            load.catch_up = replica.catch_up
 
     @property
     def now_ns(self) -> int:
@@ -128,7 +134,9 @@ class Cluster:
             BrokenLawError: kvsim contradicts itself.
         """
         self._until_ns = until_ns
-        self._clock.run(until=until_ns)
+        self._clock.run_to(until_ns)
+        for replica in self._replicas:
+            replica.catch_up()
         drained = not self._present
         law = "a run that is not cut leaves no request unfinished"
         require(drained or until_ns is not None or not self._fleet.refuses_hopeless, law)
@@ -141,7 +149,7 @@ class Cluster:
         return RunTotals(
             self._clock.now,
             steps,
-            steps + self._clients.instants + self._instants,
+            self._clock.count_events(),
             tuple(self._clients.retried_rows),
         )
 
@@ -157,6 +165,8 @@ class Cluster:
             self._fleet.copy_ns_per_token,
         )
         replica.may_stall = not self._fleet.refuses_hopeless
+        # With a common queue what the others do may concern it at any time.
+        replica.plans_ahead = self._fleet.plans_ahead and not self._fleet.router.shares_queue
         return replica
 
     # Requests come
@@ -171,17 +181,23 @@ class Cluster:
             self._leave(request, REJECTED)
             self._clients.left(request, answered=False)
             return
-        if not fleet.router.shares_queue:
+        shares_queue = fleet.router.shares_queue
+        if not shares_queue:
             request.replica = fleet.router.choose(request, self._loads)
             self._loads[request.replica].add(request)
-        delay_ns = self._front_end_ns(request) if fleet.front_end else 0
-        if not delay_ns:
+        now_ns = request.queued_ns = self._clock.now
+        if fleet.front_end:
+            request.queued_ns += self._front_end_ns(request)
+        if not shares_queue:
+            self._replicas[request.replica].expect(request)
+        elif request.queued_ns == now_ns:
             self._enqueue(request)
-            return
-        self._in_front_end.add(request.number)
-        self._instants += 1
-        instant = Instant(self._clock, delay_ns)
-        instant.callbacks = [lambda _: self._leave_front_end(request)]
+        else:
+            self._at(request.queued_ns, lambda: self._enqueue(request))
+
+    def _at(self, time_ns: int, action: Callable[[], None]) -> None:
+        instant = Instant(self._clock, time_ns - self._clock.now)
+        instant.callbacks = [lambda _: action()]
 
     def _front_end_ns(self, request: Request) -> int:
         """Return how long a request that comes now is in a front end.
@@ -198,22 +214,11 @@ class Cluster:
         free_ns[server] = ends_ns
         return ends_ns + front_end.rest_ns - now_ns
 
-    def _leave_front_end(self, request: Request) -> None:
-        self._in_front_end.remove(request.number)
-        if request.number in self._gone:
-            self.finished(request)
-        else:
-            self._enqueue(request)
-
     def _enqueue(self, request: Request) -> None:
-        request.queued_ns = self._clock.now
-        if self._fleet.router.shares_queue:
+        """Put a request into the common queue, unless its client is gone."""
+        if request.number not in self._gone:
             self._replicas[0].scheduler.enqueue(request)
             self.requeued()
-        else:
-            replica = self._replicas[request.replica]
-            replica.scheduler.enqueue(request)
-            replica.wake()
 
     def requeued(self) -> None:
         """Let the first replica that sleeps look at the queue, if it is shared."""
@@ -237,12 +242,20 @@ class Cluster:
 
     def give_up(self, number: int) -> None:
         """Free what a request holds whose client is gone; a step in flight is completed first."""
-        request = self._present[number]
+        request, now_ns = self._present[number], self._clock.now
+        replica = self._replicas[max(0, request.replica)]
+        replica.catch_up(late=True)
         self._gone[number] = _Gone(
-            self._clock.now, request.first_token_ns, self._delivered_tokens(request)
+            now_ns, request.first_token_ns, replica.delivered_tokens(request)
         )
-        if number not in self._in_front_end:
-            self._replicas[max(0, request.replica)].abort(request)
+        if request.queued_ns <= now_ns:
+            replica.abort(request)
+            return
+        # The front end drops it when its turn comes.
+        if not self._fleet.router.shares_queue:
+            replica.forget(request)
+        self._at(request.queued_ns, lambda: self.finished(request))
+        request.queued_ns = -1
 
     def _delivered_tokens(self, request: Request) -> int:
         """Return how many tokens of its answer the client has got by now."""
@@ -255,6 +268,8 @@ class Cluster:
         del self._present[number]
         del self._answers_tokens[number]
         finish_ns = -1 if outcome == UNFINISHED else now_ns
+        if request.queued_ns > now_ns:
+            request.queued_ns = -1  # the run is cut off while it is in the front end
         first_token_ns, output_tokens = request.first_token_ns, request.generated_tokens
         if outcome == FINISHED:
             require(
@@ -274,6 +289,7 @@ class Cluster:
             first_token_ns, output_tokens = gone.first_token_ns, gone.output_tokens
         self._population.note_tokens(request)
         self._population.leave(request.arrival_ns, now_ns, outcome)
+        self._unwritten_tokens += TOKENS_OF_A_REQUEST + output_tokens
         self._recorder.add(
             "requests",
             number,
@@ -296,6 +312,15 @@ class Cluster:
             request.cached_tokens,
             request.hit_tokens - request.cached_tokens,
         )
+        if self._unwritten_tokens > TOKENS_IN_A_CHUNK:
+            self._flush(now_ns)
+
+    def _flush(self, now_ns: int) -> None:
+        """Let a chunk of rows go: when it does must not depend on how far replicas plan ahead."""
+        self._unwritten_tokens = 0
+        for replica in self._replicas:
+            replica.catch_up()
+        self._recorder.flush(now_ns)
 
     def _answer_tokens(self, request: RequestView) -> int:
         return self._answers_tokens[request.number]

@@ -1,6 +1,7 @@
 """What routers see of the replicas: counts of the requests sent there, now or some time ago."""
 
 from collections import deque
+from collections.abc import Callable
 
 from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.clock import Clock
@@ -14,13 +15,17 @@ class ReplicaLoad:
     old, then counted. Without one it is counted at once and nothing is kept.
     """
 
-    __slots__ = ("_allocator", "_clock", "_prompt_tokens", "_requests", "_unseen", "_view_delay_ns")
+    __slots__ = (
+        "_allocator", "_clock", "_prompt_tokens", "_requests", "_unseen", "_view_delay_ns",
+        "catch_up",
+    )  # fmt: skip
 
     def __init__(self, allocator: KVAllocator, clock: Clock, view_delay_ns: int = 0) -> None:
         """Count for the replica with this KV cache."""
         self._allocator = allocator
         self._clock = clock
         self._view_delay_ns = view_delay_ns
+        self.catch_up: Callable[[], None] = lambda: None  # brings its KV cache up to date
         self._requests = 0
         self._prompt_tokens = 0
         self._unseen: deque[tuple[int, int, int]] = deque()  # seen from (ns), requests, tokens
@@ -47,6 +52,7 @@ class ReplicaLoad:
 
     def cached_tokens(self, request: RequestView) -> int:
         """Return how many of the prompt's first tokens its prefix cache holds now."""
+        self.catch_up()
         return self._allocator.lookup(request)
 
     def _change(self, requests: int, tokens: int) -> None:

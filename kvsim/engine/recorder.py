@@ -6,6 +6,7 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.engine.step_rows import StepRows
 from kvsim.tables import TABLES
 
 ROWS_IN_A_CHUNK = 32_768
@@ -17,39 +18,31 @@ class Recorder:
     """Collects the rows of the three tables; memory doesn't grow with their number.
 
     The values of a row come in the order of `kvsim.tables`, all integers. Packing them at once is
-    several times cheaper than keeping Python integers; the step loop holds on to the packer and
-    the appender of its table.
+    several times cheaper than keeping Python integers. Steps are collected by replica; a chunk has
+    those of the first replica, then those of the next.
     """
 
-    __slots__ = ("_packers", "_rows", "_sink", "_steps")
+    __slots__ = ("_packers", "_rows", "_sink", "steps")
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, replicas: int) -> None:
         self._sink = sink
-        self._packers = {name: Struct(f"={len(columns)}q") for name, columns in TABLES.items()}
-        self._rows: dict[str, list[bytes]] = {name: [] for name in TABLES}
-        self._steps = self._rows["steps"]
-
-    def appender(self, table: str) -> Callable[[bytes], None]:
-        """Return what appends a packed row to a table."""
-        return self._rows[table].append
-
-    def packer(self, table: str) -> Callable[..., bytes]:
-        """Return what packs the values of a row."""
-        return self._packers[table].pack
+        self._packers = {
+            name: Struct(f"={len(columns)}q") for name, columns in TABLES.items() if name != "steps"
+        }
+        self._rows: dict[str, list[bytes]] = {name: [] for name in self._packers}
+        self.steps = [StepRows() for _ in range(replicas)]
 
     def add(self, table: str, *row: int) -> None:
-        """Append a row."""
+        """Append a row to the requests or the events."""
         self._rows[table].append(self._packers[table].pack(*row))
 
-    def flush_if_full(self) -> None:
-        """Send everything to the sink if a chunk of steps has come together."""
-        if len(self._steps) >= ROWS_IN_A_CHUNK:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what there is to the sink."""
+    def flush(self, before_ns: int | None = None) -> None:
+        """Send what there is to the sink; of the steps those that start before an instant."""
         for name, rows in self._rows.items():
             if rows:
                 values = np.frombuffer(b"".join(rows), dtype=np.int64)
                 rows.clear()
                 self._sink(name, values.reshape(-1, len(TABLES[name])))
+        steps = np.concatenate([each.take(before_ns) for each in self.steps])
+        if len(steps):
+            self._sink("steps", steps)

@@ -3,9 +3,15 @@
 Up to two steps are in flight: with asynchronous scheduling the next one is scheduled while one
 is computed (R40 to R42 of `docs/vllm-rules.md`). What a step computes counts as computed as soon
 as it is scheduled; its tokens come when it ends.
+
+While the same sequences just decode, the loop plans a whole stretch of steps and sleeps until it is
+over (`stretch.py`). Who looks at the replica meanwhile calls `catch_up` first.
 """
 
+from collections import deque
 from collections.abc import Generator, Sequence
+from heapq import heappop, heappush
+from itertools import accumulate
 from typing import Any, Protocol
 
 from simpy import Event
@@ -15,6 +21,8 @@ from kvsim.engine.clock import Alarm, Clock
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan, Scheduler
+from kvsim.engine.step_rows import Varying
+from kvsim.engine.stretch import Stretch
 from kvsim.errors import InputError, require
 from kvsim.tables import EVENT_KINDS
 
@@ -22,6 +30,7 @@ PREEMPTED = EVENT_KINDS.index("preempted")
 RESUMED = EVENT_KINDS.index("resumed")
 COMPACTED = EVENT_KINDS.index("compacted")
 MOST_FRUITLESS_STEPS = 10_000
+MOST_PLANNED_STEPS = 1024  # at once: what is planned may be dropped
 LIVELOCK = (
     "the engine livelocks, as vLLM's does (R34): requests preempt one another for ever and no "
     "token comes; set scheduler_reserve_full_isl: true, or give it a larger KV cache"
@@ -99,10 +108,12 @@ class Replica:
         self.held_tokens = 0  # tokens that are computed, and have a slot
         self.inside_tokens = 0  # KV slots owned that no token will ever fill
         self.may_stall = False  # else nothing to schedule raises `BrokenLawError`
+        self.plans_ahead = True  # else steps are taken one by one
         self._clock = clock
         self._cost = cost
         self._recorder = recorder
-        self._add_step, self._pack_step = recorder.appender("steps"), recorder.packer("steps")
+        self._rows = recorder.steps[index]
+        self._add_step, self._pack_step = self._rows.append, self._rows.pack
         self._answers_tokens = answers_tokens
         self._home = home
         self._most_in_flight = scheduler.most_in_flight
@@ -111,25 +122,53 @@ class Replica:
         # Which step is the last of each decoding request, by its number, and the other way round.
         self._last_steps: dict[int, int] = {}
         self._ending: dict[int, list[Request]] = {}
+        self._ends: list[int] = []  # heap of the steps in `_ending`, and of some that are over
         self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
         self._block_tokens = self.allocator.block_tokens
         self._slots_per_token = self.allocator.slots_per_token
         self._copy_ns_per_token = copy_ns_per_token
         self._fruitless_steps = 0  # that preempted somebody, and no token came since
         self._aborted: list[Request] = []  # running, to be dropped when a step has ended
-        self._wakeup: Event | None = None
+        self._coming: deque[Request] = deque()  # in the queue from `queued_ns` on
+        self._stretch = Stretch(self._most_in_flight)
+        self._alarm = Alarm(clock, index)
+        self._sleeps = self._awaits = False  # awaits: until somebody comes or goes
+        self._most_ahead = self._most_in_flight - 1
         clock.process(self._run())
 
     @property
     def idle(self) -> bool:
-        """Whether it sleeps until it is woken."""
-        return self._wakeup is not None
+        """Whether it waits until it is woken."""
+        return self._awaits
 
     def wake(self) -> None:
-        """Let it look at its queue now, if it sleeps."""
-        if self._wakeup is not None:
-            self._wakeup.succeed()
-            self._wakeup = None
+        """Let it look at its queue now, if it waits for that."""
+        if self._awaits:
+            self._awaits = False
+            if self._sleeps:
+                self._ring(0)
+
+    def expect(self, request: Request) -> None:
+        """Take a request that is in the queue from its `queued_ns` on, now or later.
+
+        Requests come in the order of these times.
+        """
+        self._coming.append(request)
+        queued_ns = request.queued_ns
+        if self._sleeps and not self._alarm.is_set:
+            self._ring(queued_ns - self._clock.now)
+        elif (turned := self._stretch.turned(queued_ns)) < self._stretch.planned:
+            self._cut(turned)
+
+    def forget(self, request: Request) -> None:
+        """Forget a request that was still to come."""
+        self._coming.remove(request)
+
+    def catch_up(self, late: bool = False) -> None:
+        """Account for all steps that have been scheduled by now: before, if `late` also at it."""
+        stretch = self._stretch
+        if stretch.committed < stretch.planned:
+            self._commit(stretch.turned(self._clock.now, late))
 
     def delivered_tokens(self, request: Request) -> int:
         """Return how many tokens of a request's answer have come, with the steps that ended."""
@@ -145,6 +184,10 @@ class Replica:
 
     def abort(self, request: Request) -> None:
         """Drop a request: at once if it waits, else when the next step has ended."""
+        self.catch_up(late=True)
+        if self._stretch.committed < self._stretch.planned:
+            self._cut(self._stretch.committed)
+        self._take_in(self._clock.now)
         if request.rank >= 0:
             self._aborted.append(request)
             self._batch(self._oldest_step).matters = True
@@ -156,9 +199,21 @@ class Replica:
     def _run(self) -> Generator[Event, Any, None]:
         scheduler, schedule, begin = self.scheduler, self.scheduler.schedule, self._begin
         clock, batches, most_in_flight = self._clock, self._batches, self._most_in_flight
-        set_alarm, now_ns = Alarm(clock).set, 0
+        coming, stretch, now_ns = self._coming, self._stretch, 0
         while True:
-            if scheduler.running or scheduler.waiting:
+            if coming and coming[0].queued_ns <= now_ns:
+                self._take_in(now_ns)
+            if not (scheduler.running or scheduler.waiting):
+                if self._oldest_step == self.step:
+                    yield self._sleep()
+                    self._sleeps = self._awaits = False
+                    now_ns = clock.now
+                    continue
+            elif self._plan_stretch(now_ns):
+                yield self._alarm.set(stretch.over_ns - now_ns)
+                self._commit(stretch.planned)
+                now_ns = stretch.over_ns
+            else:
                 plan = schedule(self.step, self.step - self._oldest_step)
                 if begin(plan, now_ns):
                     if self.step - self._oldest_step < most_in_flight:
@@ -168,17 +223,141 @@ class Replica:
                         yield from self._stall(plan)
                         now_ns = clock.now
                     continue
-            elif self._oldest_step == self.step:
-                self._wakeup = clock.event()
-                yield self._wakeup
-                now_ns = clock.now
-                continue
             batch = batches[self._oldest_step % most_in_flight]
-            yield set_alarm(batch.end_ns - now_ns)
+            if batch.end_ns > now_ns:
+                yield self._alarm.set(batch.end_ns - now_ns)
             now_ns = batch.end_ns
             self._oldest_step += 1
             if batch.matters:
                 self._complete(batch)
+
+    def _take_in(self, now_ns: int) -> None:
+        """Put those into the queue who have come."""
+        coming = self._coming
+        while coming and coming[0].queued_ns <= now_ns:
+            self.scheduler.enqueue(coming.popleft())
+
+    # Sleep, and stretches that are passed asleep
+
+    def _sleep(self) -> Alarm:
+        """Return what rings when the next request comes."""
+        self._sleeps = self._awaits = True
+        if self._coming:
+            return self._alarm.set(max(0, self._coming[0].queued_ns - self._clock.now))
+        return self._alarm.unset()
+
+    def _ring(self, delay_ns: int) -> None:
+        """Wake it after a delay, also if it was to wake later."""
+        self._alarm = self._alarm.moved(delay_ns)
+
+    def _cut(self, planned: int) -> None:
+        """Let a stretch be over earlier."""
+        self._stretch.planned = planned
+        self._ring(self._stretch.over_ns - self._clock.now)
+
+    def _plan_stretch(self, now_ns: int) -> bool:
+        """Plan the steps that only decode, up to the next end or arrival that is known."""
+        step = self.step
+        if step - self._oldest_step != self._most_ahead or not self.plans_ahead:
+            return False
+        ends = self._ends
+        while ends and ends[0] < step:
+            heappop(ends)
+        most = MOST_PLANNED_STEPS
+        if ends and ends[0] < step + most:
+            most = ends[0] - step + 1
+        if self._most_ahead and self._batches[self._oldest_step % 2].matters:
+            most = 1  # when that one ends the next are another matter
+        scheduler = self.scheduler
+        steps = scheduler.quiet_steps(step, most)
+        if not steps:
+            return False
+        decode_seqs = scheduler.decode_seqs
+        kv_tokens = scheduler.decode_context_tokens + decode_seqs
+        durations_ns = self._cost.decode_steps_ns(decode_seqs, kv_tokens, steps)
+        if self._most_ahead:
+            turns_ns = [now_ns, *accumulate(durations_ns, initial=self._free_at_ns)]
+        else:
+            turns_ns = list(accumulate(durations_ns, initial=now_ns))
+        before_ns = self._coming[0].queued_ns if self._coming else None
+        self._stretch.begin(step, durations_ns, turns_ns, before_ns)
+        return True
+
+    def _commit(self, end: int) -> None:
+        """Account for the steps of the stretch up to a place, and record them."""
+        stretch, scheduler, allocator = self._stretch, self.scheduler, self.allocator
+        place = stretch.committed
+        if end <= place:
+            return
+        steps, step = end - place, self.step
+        decode_seqs = scheduler.decode_seqs
+        kv_tokens = scheduler.decode_context_tokens + decode_seqs
+        discarded_seqs = self._discarded_seqs() if step - 1 in self._ending else 0
+        varying = self._grow(step, stretch.durations_ns[place:end])
+        row = self._pack_step(
+            steps,
+            decode_seqs * self._slots_per_token,
+            self.index,
+            step,
+            stretch.start_ns(place),
+            0, 0, 0, 0, 0, 0,
+            decode_seqs,
+            kv_tokens,
+            discarded_seqs,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            0,
+            scheduler.head_lacks if scheduler.waiting else 0,
+            (self.held_tokens + decode_seqs) * self._slots_per_token,
+            0, 0,
+            allocator.rounding_tokens,
+            allocator.holes_tokens,
+            0,
+            allocator.taken_tokens + allocator.free_tokens,
+        )  # fmt: skip
+        self._rows.add_stretch(row, varying)
+        self.held_tokens += decode_seqs * steps
+        stretch.committed = end
+        self._fly(end)
+
+    def _fly(self, end: int) -> None:
+        """Let the last steps of the stretch up to a place be in flight."""
+        stretch, most_in_flight = self._stretch, self._most_in_flight
+        for place in range(max(0, end - most_in_flight), end):
+            batch = self._batch(stretch.first + place)
+            batch.step = stretch.first + place
+            batch.end_ns = self._free_at_ns = stretch.end_ns(place)
+        self.step = stretch.first + end - 1
+        if self.step in self._ending:
+            batch.matters = True
+            self._rest_ended()
+        self.step += 1
+        self._oldest_step = self.step - most_in_flight
+
+    def _grow(self, step: int, durations_ns: list[int]) -> Varying:
+        """Let the KV cache grow as it does in steps of a stretch, and return what varies."""
+        taken_tokens: list[int] = []
+        inside_tokens: list[int] = []
+        reusable_tokens: list[int] = []
+        given_back_tokens: list[int] = []
+        last_steps, block_tokens = self._last_steps, self._block_tokens
+        while len(taken_tokens) < len(durations_ns):
+            first = step + len(taken_tokens)
+            growth = self.scheduler.skip(first, len(durations_ns) - len(taken_tokens))
+            steps = len(growth.taken_tokens)
+            inside = [self.inside_tokens] * steps
+            for place, request in growth.grown:
+                if last_steps[request.number] < first + place + block_tokens - 1:
+                    before_tokens = self.inside_tokens
+                    self._own(request)
+                    more_tokens = self.inside_tokens - before_tokens
+                    if more_tokens:
+                        inside[place:] = [tokens + more_tokens for tokens in inside[place:]]
+            taken_tokens += growth.taken_tokens
+            inside_tokens += inside
+            reusable_tokens += [growth.reusable_tokens] * steps
+            given_back_tokens += [growth.given_back_tokens] * steps
+        return Varying(durations_ns, taken_tokens, inside_tokens, reusable_tokens, given_back_tokens)
 
     def _batch(self, step: int) -> Batch:
         """Return a step in flight."""
@@ -195,12 +374,12 @@ class Replica:
         awaits = bool(waiting) and waiting.head.awaiting
         makes_progress = self.may_stall or awaits or bool(plan.preempted)
         require(makes_progress, "a replica with work makes progress")
-        self._wakeup = woken = self._clock.event()
+        self._awaits = True
         if self._most_in_flight == 1:
-            yield self._clock.timeout(self._cost.step_ns(0, 0, 0, 0, 0.0))
-        if not (plan.preempted or woken.triggered):
-            yield woken
-        self._wakeup = None
+            yield self._alarm.set(self._cost.step_ns(0, 0, 0, 0, 0.0))
+        if self._awaits and not plan.preempted:
+            yield self._sleep()
+        self._sleeps = self._awaits = False
         self._drop_aborted()
 
     # A step begins
@@ -237,6 +416,8 @@ class Replica:
         reusable = allocator.reusable_tokens
         self._add_step(
             self._pack_step(
+                0,
+                0,
                 self.index,
                 step,
                 start_ns,
@@ -370,7 +551,11 @@ class Replica:
 
     def _end_at(self, request: Request, step: int) -> None:
         self._last_steps[request.number] = step
-        self._ending.setdefault(step, []).append(request)
+        if step in self._ending:
+            self._ending[step].append(request)
+        else:
+            self._ending[step] = [request]
+            heappush(self._ends, step)
 
     def _compact(self) -> int:
         """Return how long the copies take that admissions in this step called for, in ns."""
@@ -397,7 +582,6 @@ class Replica:
                 ended.sort(key=_place_in_step)
             for request in ended:
                 self._finish(request)
-            self._recorder.flush_if_full()
         if self._aborted:
             self._drop_aborted()
         batch.forget()

@@ -58,6 +58,10 @@ class SpyScheduler(VllmScheduler):
         self._notes = notes
         self._now = now
 
+    def quiet_steps(self, step: int, most: int) -> int:
+        """Return 0: each step is to be seen."""
+        return 0
+
     def schedule(self, step: int, in_flight: int = 0) -> Plan:
         pool = self.allocator
         paged = isinstance(pool, PagedPool | HybridPool)
@@ -150,3 +154,7 @@ class LinearCost:
     ) -> int:
         context_ns = decode_kv_tokens * self.context_ns + int(chunks_ns)
         return self.fixed_ns + tokens * self.token_ns + context_ns
+
+    def decode_steps_ns(self, seqs: int, decode_kv_tokens: int, steps: int) -> list[int]:
+        contexts = range(decode_kv_tokens, decode_kv_tokens + steps * seqs, seqs)
+        return [self.step_ns(seqs, seqs, seqs, tokens, 0.0) for tokens in contexts]

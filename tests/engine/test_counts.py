@@ -126,6 +126,9 @@ class CountingScheduler(VllmScheduler):
         self._changes += 1
         super().finish(request, step)
 
+    def quiet_steps(self, step, most):
+        return 0  # each step is to be seen
+
     def schedule(self, step, in_flight=0):
         if step:  # the one before is over: its results, and the arrivals meanwhile, count
             self.notes.append((self._changes, self._waiting_seqs, CountingRequest.touches))

@@ -106,6 +106,7 @@ class KVAllocator(Protocol):
     shared_tokens: int  # slots that further sequences use too, counted once for each of them
     growth_tokens: int  # a sequence needs more room each time it has filled so many; 0: never
     block_tokens: int  # the most that it fills with what it was given then
+    most_blocks_at_once: int  # that it is given then
     slots_per_token: int  # one, but where several KV groups keep each token
     released_tokens: int  # slots of sequences that `release` took back, or that weren't needed
     # `release` has work when so many tokens are computed, modulo growth_tokens; empty: never.

@@ -53,6 +53,7 @@ class HybridPool:
         "capacity_tokens",
         "free_tokens",
         "growth_tokens",
+        "most_blocks_at_once",
         "release_offsets",
         "released_tokens",
         "reusable_tokens",
@@ -66,6 +67,7 @@ class HybridPool:
         self.block_tokens, self.slots_per_token = slots_of(groups)
         windows_tokens = [group.window_tokens for group in groups if group.window_tokens]
         self.growth_tokens = math.gcd(*(group.block_size for group in groups))
+        self.most_blocks_at_once = len(groups)
         self.release_offsets = tuple(
             sorted({(window - 1) % self.growth_tokens for window in windows_tokens})
         )

@@ -103,7 +103,7 @@ class ContiguousPool:
     """Reservations in an address space; a sequence never grows beyond its own and never shares."""
 
     slots_per_token = 1
-    released_tokens = block_tokens = 0
+    released_tokens = block_tokens = most_blocks_at_once = 0
     release_offsets: tuple[int, ...] = ()
 
     __slots__ = (

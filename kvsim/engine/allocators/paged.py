@@ -5,6 +5,7 @@ block pool does, seen from outside.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
@@ -49,6 +50,7 @@ class PagedPool:
     """
 
     slots_per_token = 1
+    most_blocks_at_once = 1
     released_tokens = 0
     release_offsets: tuple[int, ...] = ()
 
@@ -130,6 +132,19 @@ class PagedPool:
         if co_owners and self._spare[seq] and self._tables[seq][-1] in co_owners:
             return self._append_copying(seq, tokens)
         return self._extend(seq, tokens)
+
+    def append_in_turn(self, seqs: Sequence[int], blocks: int) -> None:
+        """Give full sequences one block after the other, in turn, until they got so many in sum.
+
+        There are enough, and nobody shares their last blocks.
+        """
+        tables, taken = self._tables, self._take(blocks)
+        if blocks == len(seqs):
+            for seq, block in zip(seqs, taken, strict=True):
+                tables[seq].append(block)
+        else:
+            for place, seq in enumerate(seqs):
+                tables[seq] += taken[place :: len(seqs)]
 
     def release(self, seq: int, computed_tokens: int) -> None:
         """Do nothing: full attention reads all tokens."""

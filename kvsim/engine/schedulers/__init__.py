@@ -1,6 +1,7 @@
 """Schedulers: each file here decides, for one replica, what runs in the next step."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from kvsim.engine.allocators import KVAllocator
@@ -30,6 +31,23 @@ class Plan:
         self.decode_seqs = 0
         self.decode_kv_tokens = 0  # context of the decoding sequences, new tokens included
         self.head_lacks = 0  # index into `tables.HEAD_LACKS`
+
+
+@dataclass(slots=True)
+class Growth:
+    """What steps that were skipped have done to the KV pool.
+
+    Attributes:
+        grown: Requests that got room, with the place of the step in which they last did.
+        taken_tokens: Of the pool, after each step.
+        reusable_tokens: Of the pool, after each of them.
+        given_back_tokens: Its `shared_tokens` and `released_tokens`, after each of them.
+    """
+
+    grown: Sequence[tuple[int, Request]]
+    taken_tokens: Sequence[int]
+    reusable_tokens: int
+    given_back_tokens: int
 
 
 class WaitingQueue(Protocol):
@@ -88,6 +106,33 @@ class Scheduler(Protocol):
             step: Steps that were scheduled before it.
             in_flight: How many of these have not ended.
         """
+        ...
+
+    @property
+    def decode_seqs(self) -> int:
+        """How many sequences decode."""
+        ...
+
+    @property
+    def decode_context_tokens(self) -> int:
+        """Sum of their contexts."""
+        ...
+
+    @property
+    def head_lacks(self) -> int:
+        """What the head of the queue lacked when last asked; index into `tables.HEAD_LACKS`."""
+        ...
+
+    def quiet_steps(self, step: int, most: int) -> int:
+        """Return how many steps from `step` on, `most` at most, just go on with what decodes.
+
+        That is if no request comes or goes: `schedule` would admit none, preempt none, and find
+        room for all. 0 if that can't be told.
+        """
+        ...
+
+    def skip(self, step: int, steps: int) -> Growth:
+        """Do for quiet steps at once what `schedule` would do in each: so many, or the first."""
         ...
 
     def decode(self, request: Request, step: int) -> None:

@@ -7,11 +7,13 @@ filled their last block. Only these, the prefilling ones and the admitted ones a
 
 import math
 from bisect import insort
+from itertools import accumulate, cycle, islice
 
 from kvsim.engine.allocators import KVAllocator, Shortage
+from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
-from kvsim.engine.schedulers import Plan, WaitingQueue
+from kvsim.engine.schedulers import Growth, Plan, WaitingQueue
 from kvsim.engine.schedulers.queues import VICTIMS
 from kvsim.errors import require
 from kvsim.tables import HEAD_LACKS
@@ -81,21 +83,33 @@ class VllmScheduler:
         self._left_waiting = False  # by the last admission that was allowed to prefill
         self._prefill_withdrawn = False  # in this call: its request was preempted after its turn
         self._throttled = False
+        # Whether what its head lacks stays so until a request comes or goes, and which it may be.
+        self._stuck = False
+        self.head_lacks = 0
+        self._lasting = set() if self._paced else {self._lacking_slot}
+        if not (self._caches or self._slides or self._paced):
+            self._lasting |= {LACKS_BLOCKS, LACKS_HOLE}
+        # Blocks are all that a decoding request needs, and nobody looks at them in between.
+        plain = isinstance(allocator, PagedPool) and not self._caches
+        self._grows_in_turn = plain or not self._growth_tokens
         self._victim = VICTIMS[config.scheduling_policy]
         self._plan = Plan()
 
     def enqueue(self, request: Request) -> None:
         """Put a new arrival at the back of the queue (R7)."""
         self.waiting.append(request)
+        self._stuck = self._stuck and self.waiting.head is not request
 
     def withdraw(self, request: Request) -> None:
         """Forget a waiting request whose client is gone."""
         self.waiting.remove(request)
+        self._stuck = False
 
     def schedule(self, step: int, in_flight: int = 0) -> Plan:
         """Decide what step number `step` computes, and take the KV slots for it."""
         plan = self._plan
         self._in_flight = in_flight
+        self._stuck = False
         plan.chunks = plan.admitted = plan.grown = plan.preempted = plan.stalled = ()
         plan.head_lacks = 0
         if self._paced and self._lacks_budget(step):
@@ -114,14 +128,90 @@ class VllmScheduler:
                 plan.head_lacks = PREEMPTING  # R6: a call that preempted admits nobody
             else:
                 self._admit(plan)
+                self._stuck = plan.head_lacks in self._lasting
+        self.head_lacks = plan.head_lacks
         if self._paced:
             self._note_prefill(step, plan)
         return plan
+
+    def quiet_steps(self, step: int, most: int) -> int:
+        """Return how many steps from `step` on just go on with what decodes."""
+        decode_seqs = self.decode_seqs
+        if not decode_seqs or self.prefilling or self._fresh:
+            return 0
+        if self.waiting and not self._stuck or decode_seqs > self._step_tokens:
+            return 0
+        if not self._growth_tokens:
+            return most
+        allocator = self.allocator
+        free_blocks = allocator.free_tokens // allocator.block_tokens
+        each = allocator.most_blocks_at_once
+        if -(-most // self._growth_tokens) * decode_seqs * each <= free_blocks:
+            return most
+        for place in range(most):
+            free_blocks -= len(self._due[(step + place) % self._growth_tokens]) * each
+            if free_blocks < 0:
+                return place
+        return most
+
+    def skip(self, step: int, steps: int) -> Growth:
+        """Do for quiet steps at once what `schedule` would do in each: so many, or the first."""
+        self._in_flight = self.most_in_flight - 1
+        self._left_waiting = bool(self.waiting)
+        in_turn = self._grows_in_turn
+        growth = self._grow_in_turn(step, steps) if in_turn else self._touch_once(step, steps)
+        self.decode_context_tokens += self.decode_seqs * len(growth.taken_tokens)
+        return growth
+
+    def _grow_in_turn(self, step: int, steps: int) -> Growth:
+        """Fill the blocks of whole steps at once: each sequence needs one in a round of growth."""
+        allocator, size = self.allocator, self._growth_tokens
+        grown: list[tuple[int, Request]] = []
+        taken_tokens = [allocator.taken_tokens] * steps
+        if size:
+            each_step = [self._due[each % size] for each in range(step, step + min(steps, size))]
+            for place, due in enumerate(each_step):
+                if due:
+                    last = place + (steps - 1 - place) // size * size
+                    grown += [(last, request) for request in _by_rank(due)]
+            if grown:
+                blocks = list(accumulate(islice(cycle(map(len, each_step)), steps)))
+                taken_tokens = [allocator.taken_tokens + size * count for count in blocks]
+                allocator.append_in_turn([request.number for _, request in grown], blocks[-1])
+        given_back_tokens = allocator.shared_tokens + allocator.released_tokens
+        return Growth(grown, taken_tokens, allocator.reusable_tokens, given_back_tokens)
+
+    def _touch_once(self, step: int, steps: int) -> Growth:
+        """Do what the first step needs, and pass those behind it that need nothing."""
+        plan, allocator = self._plan, self.allocator
+        plan.grown = ()
+        if due := self._due_in(step):
+            self._grow(step, plan, _by_rank(due))
+        if self._caches:
+            self._publish(step)
+        passed = 1
+        while passed < steps and not self._touches(step + passed):
+            passed += 1
+        given_back_tokens = allocator.shared_tokens + allocator.released_tokens
+        return Growth(
+            [(0, request) for request in plan.grown],
+            [allocator.taken_tokens] * passed,
+            allocator.reusable_tokens,
+            given_back_tokens,
+        )
+
+    def _touches(self, step: int) -> bool:
+        """Tell whether a decoding request takes or gives back slots in a step, or fills a block."""
+        due, size = self._due, self._growth_tokens
+        if self._caches and due[(step + self._known_new_tokens) % size]:
+            return True
+        return any(due[(step - tokens) % size] for tokens in self._touched_at)
 
     def decode(self, request: Request, step: int) -> None:
         """Let a request whose last chunk was computed decode from `step` on."""
         self._leave_prefilling(request)
         request.start_decoding(step)
+        self._stuck = False
         self.decode_seqs += 1
         self.decode_context_tokens += request.known_tokens
         self._file(request)
@@ -136,6 +226,7 @@ class VllmScheduler:
     def finish(self, request: Request, step: int) -> None:
         """Forget a request that has ended before `step`, and free its KV slots."""
         self._leave(request, step)
+        self._stuck = False
         self.allocator.free(request.number)
 
     # Running requests
