@@ -1,7 +1,7 @@
 """SimPy's environment on an integer clock of nanoseconds, and the order of simultaneous events."""
 
 from heapq import heappop
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from simpy import Environment, Event
 from simpy.events import URGENT, EventPriority
@@ -37,7 +37,7 @@ class Clock(Environment):
             for callback in callbacks:
                 callback(event)
             if not event._ok and not event.defused:
-                raise event.value
+                raise cast(BaseException, event.value)
         if until_ns is not None:
             self._now = until_ns
 

@@ -44,8 +44,8 @@ class Growth:
         given_back_tokens: Its `shared_tokens` and `released_tokens`, after each of them.
     """
 
-    grown: Sequence[tuple[int, Request]]
-    taken_tokens: Sequence[int]
+    grown: list[tuple[int, Request]]
+    taken_tokens: list[int]
     reusable_tokens: int
     given_back_tokens: int
 

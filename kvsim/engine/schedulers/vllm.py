@@ -7,6 +7,7 @@ filled their last block. Only these, the prefilling ones and the admitted ones a
 
 import math
 from bisect import insort
+from collections.abc import Sequence
 from itertools import accumulate, cycle, islice
 
 from kvsim.engine.allocators import KVAllocator, Shortage
@@ -31,6 +32,7 @@ LACKS = {
     Shortage.HOLE: LACKS_HOLE,
     Shortage.WATERMARK: HEAD_LACKS.index("watermark"),
 }
+NOBODY: Sequence[Request] = ()
 
 
 class VllmScheduler:
@@ -90,8 +92,9 @@ class VllmScheduler:
         if not (self._caches or self._slides or self._paced):
             self._lasting |= {LACKS_BLOCKS, LACKS_HOLE}
         # Blocks are all that a decoding request needs, and nobody looks at them in between.
-        plain = isinstance(allocator, PagedPool) and not self._caches
-        self._grows_in_turn = plain or not self._growth_tokens
+        self._plain_pool: PagedPool | None = None
+        if isinstance(allocator, PagedPool) and not self._caches:
+            self._plain_pool = allocator
         self._victim = VICTIMS[config.scheduling_policy]
         self._plan = Plan()
 
@@ -158,33 +161,34 @@ class VllmScheduler:
         """Do for quiet steps at once what `schedule` would do in each: so many, or the first."""
         self._in_flight = self.most_in_flight - 1
         self._left_waiting = bool(self.waiting)
-        in_turn = self._grows_in_turn
-        growth = self._grow_in_turn(step, steps) if in_turn else self._touch_once(step, steps)
+        if self._plain_pool:
+            growth = self._grow_in_turn(self._plain_pool, step, steps)
+        elif self._growth_tokens:
+            growth = self._touch_once(step, steps)
+        else:
+            growth = _passed(self.allocator, steps)
         self.decode_context_tokens += self.decode_seqs * len(growth.taken_tokens)
         return growth
 
-    def _grow_in_turn(self, step: int, steps: int) -> Growth:
-        """Fill the blocks of whole steps at once: each sequence needs one in a round of growth."""
-        allocator, size = self.allocator, self._growth_tokens
-        grown: list[tuple[int, Request]] = []
-        taken_tokens = [allocator.taken_tokens] * steps
-        if size:
-            each_step = [self._due[each % size] for each in range(step, step + min(steps, size))]
-            for place, due in enumerate(each_step):
-                if due:
-                    last = place + (steps - 1 - place) // size * size
-                    grown += [(last, request) for request in _by_rank(due)]
-            if grown:
-                blocks = list(accumulate(islice(cycle(map(len, each_step)), steps)))
-                taken_tokens = [allocator.taken_tokens + size * count for count in blocks]
-                allocator.append_in_turn([request.number for _, request in grown], blocks[-1])
-        given_back_tokens = allocator.shared_tokens + allocator.released_tokens
-        return Growth(grown, taken_tokens, allocator.reusable_tokens, given_back_tokens)
+    def _grow_in_turn(self, pool: PagedPool, step: int, steps: int) -> Growth:
+        """Fill the blocks of all steps at once: each sequence needs one in a round of growth."""
+        size = self._growth_tokens
+        each_step = [self._due[each % size] for each in range(step, step + min(steps, size))]
+        growth = _passed(pool, steps)
+        for place, due in enumerate(each_step):
+            if due:
+                last = place + (steps - 1 - place) // size * size
+                growth.grown += [(last, request) for request in _by_rank(due)]
+        if growth.grown:
+            blocks = list(accumulate(islice(cycle(map(len, each_step)), steps)))
+            growth.taken_tokens = [pool.taken_tokens + size * count for count in blocks]
+            pool.append_in_turn([request.number for _, request in growth.grown], blocks[-1])
+        return growth
 
     def _touch_once(self, step: int, steps: int) -> Growth:
         """Do what the first step needs, and pass those behind it that need nothing."""
-        plan, allocator = self._plan, self.allocator
-        plan.grown = ()
+        plan = self._plan
+        plan.grown = NOBODY
         if due := self._due_in(step):
             self._grow(step, plan, _by_rank(due))
         if self._caches:
@@ -192,13 +196,9 @@ class VllmScheduler:
         passed = 1
         while passed < steps and not self._touches(step + passed):
             passed += 1
-        given_back_tokens = allocator.shared_tokens + allocator.released_tokens
-        return Growth(
-            [(0, request) for request in plan.grown],
-            [allocator.taken_tokens] * passed,
-            allocator.reusable_tokens,
-            given_back_tokens,
-        )
+        growth = _passed(self.allocator, passed)
+        growth.grown += [(0, each) for each in plan.grown]
+        return growth
 
     def _touches(self, step: int) -> bool:
         """Tell whether a decoding request takes or gives back slots in a step, or fills a block."""
@@ -546,6 +546,13 @@ class VllmScheduler:
         request.slotless_tokens = max(0, beyond_tokens)
         self.running[request.rank] = request
         self.prefilling.append(request)
+
+
+def _passed(allocator: KVAllocator, steps: int) -> Growth:
+    """Return that steps have passed after which the pool is as it is now."""
+    given_back_tokens = allocator.shared_tokens + allocator.released_tokens
+    taken_tokens = [allocator.taken_tokens] * steps
+    return Growth([], taken_tokens, allocator.reusable_tokens, given_back_tokens)
 
 
 def _by_rank(requests: dict[int, Request]) -> list[Request]:
