@@ -32,8 +32,13 @@ HEAD_LACKS = (
     # Where another setting is what binds: max_num_active_seqs instead of max_num_seqs,
     # max_num_scheduled_tokens instead of max_num_batched_tokens, prefill_schedule_interval.
     *("watermark", "active_sequence_slot", "scheduled_token_budget", "prefill_step"),
+    # Of earlier engines: swapped requests come first; a static batch takes nobody in.
+    *("swapped", "batch_end"),
 )
-EVENT_KINDS = ("preempted", "resumed", "rejected", "evicted", "compacted")
+EVENT_KINDS = (
+    *("preempted", "resumed", "rejected", "evicted", "compacted"),
+    *("swapped_out", "swapped_in"),
+)
 
 REQUESTS = (
     Column("request", "count", "Number of the request as it was drawn, from 0; retries come after"),
@@ -86,6 +91,9 @@ STEPS = (
     Column("kv_holes_tokens", "tokens", "Free slots in holes too small to be used"),
     Column("kv_reusable_tokens", "tokens", "Free slots that hold prefixes which can be found"),
     Column("kv_free_tokens", "tokens", "Other free slots that can be used"),
+    Column("paused_seqs", "seqs", "Sequences that decode, but not in this iteration (V0)"),
+    Column("swapped_seqs", "seqs", "Sequences swapped out to the host, after scheduling"),
+    Column("swap_ns", "ns", "Copying of swapped blocks in this iteration, before the model runs"),
 )
 
 EVENTS = (
@@ -98,7 +106,8 @@ EVENTS = (
     Column(
         "gap_ns",
         "ns",
-        "resumed: time between the tokens around the preemption; compacted: time of the copy",
+        "resumed, swapped_in: time between the tokens around the preemption; compacted: time of "
+        "the copy",
     ),
 )
 

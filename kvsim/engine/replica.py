@@ -29,6 +29,8 @@ from kvsim.tables import EVENT_KINDS
 PREEMPTED = EVENT_KINDS.index("preempted")
 RESUMED = EVENT_KINDS.index("resumed")
 COMPACTED = EVENT_KINDS.index("compacted")
+SWAPPED_OUT = EVENT_KINDS.index("swapped_out")
+SWAPPED_IN = EVENT_KINDS.index("swapped_in")
 MOST_FRUITLESS_STEPS = 10_000
 MOST_PLANNED_STEPS = 1024  # at once: what is planned may be dropped
 LIVELOCK = (
@@ -56,7 +58,7 @@ class Batch:
     It is used again for a later step, so that a step makes no object.
     """
 
-    __slots__ = ("end_ns", "matters", "parted", "prompts", "step")
+    __slots__ = ("back", "end_ns", "matters", "parted", "prompts", "step")
 
     def __init__(self) -> None:
         self.step = -1
@@ -68,6 +70,7 @@ class Batch:
         self.matters = False  # its end means more to anybody
         self.prompts: Sequence[tuple[Request, int]] = ()  # it completes them; their known tokens
         self.parted: Sequence[Request] = ()  # have stopped decoding, and still get its token (R42)
+        self.back: Sequence[Request] = ()  # were swapped in for it
 
 
 class Replica:
@@ -124,6 +127,7 @@ class Replica:
         self._ending: dict[int, list[Request]] = {}
         self._ends: list[int] = []  # heap of the steps in `_ending`, and of some that are over
         self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
+        self._paused_ns: dict[int, int] = {}  # last token of those that decode, but not just now
         self._block_tokens = self.allocator.block_tokens
         self._slots_per_token = self.allocator.slots_per_token
         self._copy_ns_per_token = copy_ns_per_token
@@ -203,7 +207,7 @@ class Replica:
         while True:
             if coming and coming[0].queued_ns <= now_ns:
                 self._take_in(now_ns)
-            if not (scheduler.running or scheduler.waiting):
+            if not (scheduler.running or scheduler.waiting or scheduler.swapped):
                 if self._oldest_step == self.step:
                     yield self._sleep()
                     self._sleeps = self._awaits = False
@@ -314,6 +318,9 @@ class Replica:
             allocator.holes_tokens,
             0,
             allocator.taken_tokens + allocator.free_tokens,
+            0,
+            len(scheduler.swapped),
+            0,
         )  # fmt: skip
         self._rows.add_stretch(row, varying)
         self.held_tokens += decode_seqs * steps
@@ -372,12 +379,13 @@ class Replica:
         """
         waiting = self.scheduler.waiting
         awaits = bool(waiting) and waiting.head.awaiting
-        makes_progress = self.may_stall or awaits or bool(plan.preempted)
+        lost = bool(plan.preempted or plan.swapped_out)
+        makes_progress = self.may_stall or awaits or lost
         require(makes_progress, "a replica with work makes progress")
         self._awaits = True
         if self._most_in_flight == 1:
             yield self._alarm.set(self._cost.step_ns(0, 0, 0, 0, 0.0))
-        if self._awaits and not plan.preempted:
+        if self._awaits and not lost:
             yield self._sleep()
         self._sleeps = self._awaits = False
         self._drop_aborted()
@@ -386,8 +394,10 @@ class Replica:
 
     def _begin(self, plan: Plan, now_ns: int) -> bool:
         """Account for a scheduled step and record it; False if it computes nothing."""
-        if plan.preempted or plan.stalled:
+        if plan.preempted or plan.stalled or plan.swapped_out:
             self._note_losers(plan)
+        if plan.paused or plan.swapped_in or self._paused_ns:
+            self._note_absences(plan)
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
         step, ending, last_steps = self.step, self._ending, self._last_steps
@@ -403,13 +413,14 @@ class Replica:
         duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
         if plan.admitted:
             duration_ns += self._compact()
+        duration_ns += plan.copy_ns
         # If the step before it is in flight, it starts when that one ends.
         start_ns = now_ns if now_ns > self._free_at_ns else self._free_at_ns
         batch = self._batches[step % self._most_in_flight]
         batch.step = step
         batch.end_ns = self._free_at_ns = start_ns + duration_ns
-        discarded_seqs = self._discarded_seqs() if step - 1 in ending else 0
-        self.held_tokens += tokens
+        discarded_seqs = self._discarded_seqs() if step - 1 in ending else plan.ended_seqs
+        self.held_tokens += tokens - plan.ended_seqs
         scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
         held = self.held_tokens * self._slots_per_token
         held -= allocator.shared_tokens + allocator.released_tokens
@@ -432,7 +443,7 @@ class Replica:
                 discarded_seqs,
                 len(scheduler.running),
                 len(scheduler.waiting),
-                len(plan.preempted),
+                len(plan.preempted) + len(plan.swapped_out),
                 plan.head_lacks,
                 held,
                 allocator.taken_tokens - held - inside,
@@ -441,10 +452,15 @@ class Replica:
                 allocator.holes_tokens,
                 reusable,
                 allocator.free_tokens - reusable,
+                len(plan.paused),
+                len(scheduler.swapped),
+                plan.copy_ns,
             )
         )
         if plan.chunks:
             self._advance_chunks(plan, batch)
+        if plan.swapped_in:
+            batch.back, batch.matters = plan.swapped_in, True
         if step in ending:
             batch.matters = True
             self._rest_ended()
@@ -525,6 +541,24 @@ class Replica:
             self._stop_decoding(request)
         if plan.preempted:
             self._note_preempted(plan)
+        for request in plan.swapped_out:
+            self._lose_slots(request, SWAPPED_OUT)
+
+    def _note_absences(self, plan: Plan) -> None:
+        """Move the ends of those who decode, but not in this step, and of those who are back."""
+        now_ns = self._clock.now
+        if not plan.paused:
+            self._paused_ns.clear()
+        for request in plan.paused:
+            self._paused_ns.setdefault(request.number, now_ns)
+            last_step = self._last_steps[request.number]
+            self._ending[last_step].remove(request)
+            self._end_at(request, last_step + 1)
+        for request in plan.swapped_in:
+            self.held_tokens += request.computed_before(self.step)
+            left_tokens = self._answers_tokens[request.number] - request.generated_tokens
+            self._end_at(request, self.step + left_tokens - 1)
+            self._own(request)
 
     def _note_preempted(self, plan: Plan) -> None:
         self._fruitless_steps = 0 if plan.decode_seqs else self._fruitless_steps + 1
@@ -532,9 +566,12 @@ class Replica:
             raise InputError(LIVELOCK)
         self._home.requeued()
         for request in plan.preempted:
-            self._stop_decoding(request)
-            self._disown(request)
-            self._event(PREEMPTED, self.step, request.number, request.computed_tokens)
+            self._lose_slots(request, PREEMPTED)
+
+    def _lose_slots(self, request: Request, how: int) -> None:
+        self._stop_decoding(request)
+        self._disown(request)
+        self._event(how, self.step, request.number, request.computed_tokens)
 
     def _stop_decoding(self, request: Request) -> None:
         last_step = self._last_steps.pop(request.number, None)
@@ -545,7 +582,7 @@ class Replica:
             batch.parted, batch.matters = [*batch.parted, request], True
             request.awaiting = True
         else:
-            request.last_token_ns = self._clock.now
+            request.last_token_ns = self._paused_ns.get(request.number, self._clock.now)
         if last_step >= self.step:  # else it ends with the token in flight
             self._ending[last_step].remove(request)
 
@@ -576,11 +613,13 @@ class Replica:
             self._note_token(request, known_tokens, batch.step)
         if batch.parted:
             self._note_parted(batch)
+        for request in batch.back:
+            self._note_back(request, batch.step)
         ended = self._ending.pop(batch.step, None)
         if ended:
             if len(ended) > 1:
                 ended.sort(key=_place_in_step)
-            for request in ended:
+            for request in self.scheduler.leaving(ended, self.step):
                 self._finish(request)
         if self._aborted:
             self._drop_aborted()
@@ -592,6 +631,8 @@ class Replica:
             if request.rank >= 0:
                 self._drop(request)
         self._aborted.clear()
+        for request in self.scheduler.leaving((), self.step):
+            self._finish(request)
 
     def _note_token(self, request: Request, known_tokens: int, step: int) -> None:
         """Note the token that follows a prompt which was computed for the first time or again."""
@@ -602,6 +643,12 @@ class Replica:
         else:
             gap_ns = now_ns - request.last_token_ns
             self._event(RESUMED, step, request.number, known_tokens, gap_ns)
+
+    def _note_back(self, request: Request, step: int) -> None:
+        """Note the first token of a request since it was swapped in."""
+        tokens = request.computed_before(step)
+        gap_ns = self._clock.now - request.last_token_ns
+        self._event(SWAPPED_IN, step, request.number, tokens, gap_ns)
 
     def _note_parted(self, batch: Batch) -> None:
         """Give those who stopped decoding meanwhile the token that was in flight (R42)."""

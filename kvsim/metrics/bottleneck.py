@@ -28,12 +28,15 @@ _CAUSES = {
     "active_sequence_slot": "max_num_active_seqs: the head of the queue lacked a sequence slot",
     "scheduled_token_budget": "max_num_scheduled_tokens: the head of the queue lacked token budget",
     "prefill_step": "prefill_schedule_interval: the head of the queue awaited a step with prefills",
+    "swapped": "Preemptions: the head of the queue was held back by swapped requests",
+    "batch_end": "Static batching: the head of the queue awaited the end of the batch",
 }
 _BOUNDS = {
     "hbm": "HBM-bound",
     "compute": "compute-bound",
     "communication": "communication",
     "host": "host overhead",
+    "host_link": "bound by the link to the host",
     "unknown": "of unknown bound",
 }
 
@@ -46,6 +49,14 @@ class _Compaction(NamedTuple):
     basis: str = "given"
 
 
+class _Swapping(NamedTuple):
+    """The copying of swapped blocks to the host and back, before the model runs."""
+
+    component: str = "swapping"
+    bound: str = "host_link"
+    basis: str = "physical"
+
+
 def limits(
     requests: Columns, steps: Columns, events: Columns, costs: StepCosts | None
 ) -> dict[str, Any]:
@@ -55,7 +66,7 @@ def limits(
     shares sums to one or is empty if there is no such time.
     """
     waiting = waiting_share(steps)
-    parts_ns = _part_times_ns(events, costs)
+    parts_ns = _part_times_ns(steps, events, costs)
     bound = _shares(parts_ns, lambda part: part.bound)
     return {
         "sentence": _before_the_queue(requests)
@@ -94,12 +105,16 @@ def waiting_share(steps: Columns) -> dict[str, float]:
     return _normalized(dict(zip(HEAD_LACKS, time_ns.tolist(), strict=True)))
 
 
-def _part_times_ns(events: Columns, costs: StepCosts | None) -> list[tuple[CostPart, float]]:
+def _part_times_ns(
+    steps: Columns, events: Columns, costs: StepCosts | None
+) -> list[tuple[CostPart, float]]:
     if costs is None:
         return []
     parts_ns = [(part, float(part_ns.sum())) for part, part_ns in costs.parts_ns]
     copies_ns = float(events["gap_ns"][events["event"] == _COMPACTED].sum())
-    return [*parts_ns, (_Compaction(), copies_ns)] if copies_ns else parts_ns
+    swaps_ns = float(steps["swap_ns"].sum())
+    copies: list[tuple[CostPart, float]] = [(_Compaction(), copies_ns), (_Swapping(), swaps_ns)]
+    return [*parts_ns, *((part, part_ns) for part, part_ns in copies if part_ns)]
 
 
 def _shares(

@@ -28,7 +28,8 @@ def cut_off(
     inside_ns = np.clip(end_ns - steps["start_ns"], 0, whole_ns)
     done = steps["start_ns"] + whole_ns < end_ns  # at the cut itself nothing happens anymore
     ended = {name: np.where(done, steps[name], 0) for name in _AT_THE_END}
-    steps = {**steps, "duration_ns": inside_ns, **ended}
+    swap_ns = np.minimum(steps["swap_ns"], inside_ns)  # copies come first in a step
+    steps = {**steps, "duration_ns": inside_ns, "swap_ns": swap_ns, **ended}
     return steps, _events_by(events, end_ns), _with_share(context, inside_ns / whole_ns)
 
 

@@ -1,0 +1,141 @@
+"""What vLLM V0 and its descendants share: blocks on demand, and the latest request gives way."""
+
+from collections.abc import Collection, Sequence
+
+from kvsim.engine.allocators import KVAllocator
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.request import Request
+from kvsim.engine.schedulers import Plan, WaitingQueue
+from kvsim.engine.schedulers._lockstep import Lockstep
+from kvsim.engine.swap_space import SwapSpace
+from kvsim.errors import require
+
+
+class BlockEngine:
+    """Running requests in order of admission; those whose prompts are computed decode in lockstep.
+
+    A request gets the blocks of its whole prompt when it is admitted.
+    """
+
+    most_in_flight = 1
+    swapped: Collection[Request] = ()
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        allocator: KVAllocator,
+        waiting: WaitingQueue,
+        swap_space: SwapSpace | None = None,
+    ) -> None:
+        """Schedule from `waiting`, which several replicas may share."""
+        self.config = config
+        self.allocator = allocator
+        self.waiting = waiting
+        self.swap_space = swap_space
+        self.running: dict[int, Request] = {}  # by rank
+        self.decoding = Lockstep(allocator.growth_tokens)
+        self.plan = Plan()
+        self._next_rank = 0
+
+    def enqueue(self, request: Request) -> None:
+        """Put a new arrival at the back of the queue."""
+        self.waiting.append(request)
+
+    def withdraw(self, request: Request) -> None:
+        """Forget a waiting request whose client is gone."""
+        self.waiting.remove(request)
+
+    def decode(self, request: Request, step: int) -> None:
+        """Let a request whose prompt was computed decode from `step` on."""
+        request.start_decoding(step)
+        self.decoding.join(request, request.known_tokens)
+
+    def rest(self, request: Request, step: int) -> None:
+        """Do nothing: the last token has come before the next step is scheduled."""
+
+    def leaving(self, ended: Sequence[Request], step: int) -> Sequence[Request]:
+        """Return all whose answers are complete."""
+        return ended
+
+    def finish(self, request: Request, step: int) -> None:
+        """Forget a request that has ended before `step`, and free its KV slots."""
+        self.stop(request, step)
+        self.allocator.free(request.number)
+
+    def clear(self) -> Plan:
+        """Return the plan, empty."""
+        plan = self.plan
+        plan.chunks = plan.admitted = plan.grown = plan.preempted = ()
+        plan.paused = plan.swapped_out = plan.swapped_in = ()
+        plan.head_lacks = plan.decode_seqs = plan.decode_kv_tokens = plan.copy_ns = 0
+        return plan
+
+    def start(self, request: Request) -> None:
+        """Take the head of the queue in, with blocks for its whole prompt."""
+        self.waiting.popleft()
+        granted = self.allocator.allocate(request, request.number, request.known_tokens)
+        require(granted, "an allocator grants what it said would fit")
+        request.recomputed_tokens += request.computed_tokens
+        request.computed_tokens = 0
+        self.run(request)
+
+    def run(self, request: Request) -> None:
+        """Put a request behind the running ones."""
+        request.rank = self._next_rank
+        self._next_rank += 1
+        self.running[request.rank] = request
+
+    def stop(self, request: Request, step: int) -> None:
+        """Take a request from the running ones; its counters are as they are before `step`."""
+        del self.running[request.rank]
+        if request.decoding:
+            request.stop_decoding(step)
+            self.decoding.leave(request, request.computed_tokens)
+
+    def grow(self, step: int) -> None:
+        """Give each decoding request its slot for this step; the latest ones give way.
+
+        As in V0, each in its turn wants a free block, whether it needs it or not.
+        """
+        allocator, plan = self.allocator, self.plan
+        block_size = allocator.growth_tokens
+        due = self.decoding.due()
+        if allocator.free_tokens < (len(due) + 1) * block_size and self.decoding.requests:
+            due = self._grow_in_turn(step, set(due))
+        else:
+            for request in due:
+                require(allocator.append(request.number, block_size), "there are enough blocks")
+        plan.grown = due
+
+    def _grow_in_turn(self, step: int, due: set[Request]) -> list[Request]:
+        grown = []
+        for request in list(self.decoding.requests.values()):
+            while request.rank >= 0 and not self._has_room(request in due):
+                self.preempt(next(reversed(self.running.values())), step)
+            if request.rank >= 0 and request in due:
+                self.allocator.append(request.number, self.allocator.growth_tokens)
+                grown.append(request)
+        return grown
+
+    def _has_room(self, needs_block: bool) -> bool:
+        """Tell whether a block is free; the only request can do without if it needs none."""
+        if self.allocator.free_tokens >= self.allocator.growth_tokens:
+            return True
+        return not needs_block and len(self.running) == 1
+
+    def preempt(self, request: Request, step: int) -> None:
+        """Take all blocks from a running request; it is to be computed again."""
+        self.stop(request, step)
+        self.allocator.free(request.number)
+        request.rank = -1
+        request.preemptions += 1
+        request.lost_tokens += request.computed_tokens
+        request.chunk_tokens = 0
+        self.waiting.requeue(request)
+        self.plan.preempted = [*self.plan.preempted, request]
+
+    def beat(self) -> None:
+        """Let all decode in this step."""
+        self.decoding.beat()
+        self.plan.decode_seqs = len(self.decoding)
+        self.plan.decode_kv_tokens = self.decoding.context_tokens
