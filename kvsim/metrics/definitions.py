@@ -284,6 +284,22 @@ BATCH = (
         "sum of recomputed_tokens",
         "Tokens computed again after preemptions",
     ),
+    Metric(
+        "swapped_tokens",
+        "Swapped tokens",
+        "tokens",
+        "lower",
+        "sum of tokens of swapped_out events",
+        "Tokens whose KV cache was copied to the host; each comes back unless its client gives up",
+    ),
+    Metric(
+        "swap_time_fraction",
+        "Time of swapping",
+        "fraction",
+        "lower",
+        "sum of swap_ns / sum of duration_ns",
+        "Share of the step time in which swapped blocks are copied",
+    ),
 )
 
 _KV_TEXTS: dict[str, tuple[str, Better | None, str]] = {

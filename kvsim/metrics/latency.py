@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 
 from kvsim.metrics import Figures
 from kvsim.metrics.catalog import LATENCIES, STATISTICS
+from kvsim.metrics.pauses import pauses
 from kvsim.tables import EVENT_KINDS, OUTCOMES, Columns
 from kvsim.units import NS_PER_S
 
 FINISHED = OUTCOMES.index("finished")
 _RESUMED = EVENT_KINDS.index("resumed")
+_SWAPPED_IN = EVENT_KINDS.index("swapped_in")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,15 +83,31 @@ def token_gaps(
 
     A step of duration d with n decoding sequences is n gaps of d; a discarded token makes none.
     The chunk that computes a preempted request again is no decode row, so the event `resumed` adds
-    that one longer gap.
+    that one longer gap. The event `swapped_in` takes the place of one in its step. Who paused
+    before a step (V0) has waited since the first step that left it out.
     """
     after = steps["start_ns"] >= warmup_ns
-    resumed = (events["event"] == _RESUMED) & (events["time_ns"] >= warmup_ns)
-    long_ns = events["gap_ns"][resumed]
-    gaps_ns = np.concatenate((steps["duration_ns"][after], long_ns))
+    absent = np.isin(events["event"], (_RESUMED, _SWAPPED_IN))
+    long_ns = events["gap_ns"][absent & (events["time_ns"] >= warmup_ns)]
+    tokens = steps["decode_seqs"] - steps["discarded_seqs"] - _swapped_in(steps, events)
+    paused_ns, paused_tokens, after_pause = pauses(steps, tokens)
+    own = np.bincount(after_pause, paused_tokens, minlength=len(tokens)).astype(np.int64)
+    counted = after[after_pause]
+    gaps_ns = np.concatenate((steps["duration_ns"][after], long_ns, paused_ns[counted]))
     ones = np.ones(len(long_ns), dtype=np.int64)
-    tokens = steps["decode_seqs"] - steps["discarded_seqs"]
-    return gaps_ns / NS_PER_S, np.concatenate((tokens[after], ones))
+    counts = np.concatenate(((tokens - own)[after], ones, paused_tokens[counted]))
+    return gaps_ns / NS_PER_S, counts
+
+
+def _swapped_in(steps: Columns, events: Columns) -> NDArray[np.int64]:
+    """Return how many sequences each step has that were swapped in for it."""
+    back = events["event"] == _SWAPPED_IN
+    count = np.zeros(len(steps["step"]), dtype=np.int64)
+    for replica in np.unique(events["replica"][back]):
+        rows = np.flatnonzero(steps["replica"] == replica)
+        numbers = events["step"][back & (events["replica"] == replica)]
+        np.add.at(count, rows[np.searchsorted(steps["step"][rows], numbers)], 1)
+    return count
 
 
 def request_samples(requests: Columns, warmup_ns: int = 0) -> dict[str, Sample]:

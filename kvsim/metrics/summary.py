@@ -11,7 +11,7 @@ from kvsim.metrics.cut import cut_off
 from kvsim.metrics.latency import latency_figures, latency_samples
 from kvsim.metrics.slo import judge
 from kvsim.metrics.throughput import request_figures, throughput_figures, window_ns
-from kvsim.metrics.utilization import utilization_figures
+from kvsim.metrics.utilization import swap_figures, utilization_figures
 from kvsim.tables import Columns
 
 Summary = dict[str, Any]
@@ -75,6 +75,7 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
         **throughput_figures(requests, steps, context),
         **latency_figures(samples),
         **utilization_figures(requests, steps, context, window),
+        **swap_figures(steps, events),
         "waiting_fraction": waiting_fraction(steps),
     }
     figures = {name: finite_or_none(found[name]) for name in METRICS}

@@ -5,8 +5,10 @@ from numpy.typing import NDArray
 
 from kvsim.metrics import Figures, RunContext
 from kvsim.metrics.definitions import KV_PARTS
-from kvsim.tables import Columns
+from kvsim.tables import EVENT_KINDS, Columns
 from kvsim.units import NS_PER_S
+
+_SWAPPED_OUT = EVENT_KINDS.index("swapped_out")
 
 
 def time_in_window_ns(steps: Columns, window_ns: int) -> NDArray[np.int64]:
@@ -32,6 +34,16 @@ def utilization_figures(
         **_hardware_figures(steps, weights_ns, context, window_ns),
         "preemptions_total": int(requests["preemptions"].sum()),
         "recomputed_tokens": int(requests["recomputed_tokens"].sum()),
+    }
+
+
+def swap_figures(steps: Columns, events: Columns) -> Figures:
+    """Return how much was swapped out to the host, and what the copies took of the steps."""
+    out = events["event"] == _SWAPPED_OUT
+    busy_ns = int(steps["duration_ns"].sum())
+    return {
+        "swapped_tokens": int(events["tokens"][out].sum()),
+        "swap_time_fraction": int(steps["swap_ns"].sum()) / busy_ns if busy_ns else None,
     }
 
 
