@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from kvsim.cost.pcie import HostLink
-from kvsim.engine.allocators import KVAllocator
+from kvsim.engine.allocators import KVAllocator, Shortage
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import (
@@ -89,6 +89,7 @@ class VllmV0Scheduler(BlockEngine):
         """Schedule from `waiting`, which several replicas may share."""
         super().__init__(config, allocator, waiting, swap_space)
         self._swaps_single = swaps_single
+        self._watermark_blocks = int(config.watermark * config.num_gpu_blocks)
         self.swapped: deque[Request] = deque()  # in order of arrival
 
     def withdraw(self, request: Request) -> None:
@@ -175,9 +176,7 @@ class VllmV0Scheduler(BlockEngine):
         back: list[Request] = []
         while self.swapped and len(self.running) < self.config.max_num_seqs:
             request = self.swapped[0]
-            idle = not self.running
-            beyond_tokens = 1 if idle else self.allocator.growth_tokens
-            if self.allocator.shortage(request, request.computed_tokens + beyond_tokens, idle):
+            if not self._may_come_back(request):
                 break
             self.swapped.popleft()
             plan.copy_ns += swap_space.copy_ns(swap_space.take(request.number))
@@ -188,3 +187,12 @@ class VllmV0Scheduler(BlockEngine):
             self.decoding.join(request, request.computed_tokens)
             back.append(request)
         plan.swapped_in = back
+
+    def _may_come_back(self, request: Request) -> bool:
+        """Tell whether its blocks are free and one more, beside the watermark."""
+        block_size = self.allocator.growth_tokens
+        free = self.allocator.free_tokens // block_size
+        if not self.running:
+            return request.computed_tokens < free * block_size
+        blocks = -(-request.computed_tokens // block_size) + 1
+        return not Shortage.of(blocks, self._watermark_blocks, free)
