@@ -17,16 +17,17 @@ class HostLink(Parameters):
     """The link of one GPU to its host, used in one direction at a time.
 
     V0 issues the copies of both directions one by one on a stream of its own, so they share the
-    link by turns. Public measurements behind the defaults (asynchronous copies of known size in a
-    loop): AMD MI300X on PCIe 5, 4 KB at 0.75 and 512 KB at 24 GB/s; another MI300 4 KiB at 1.7 and
-    1 MiB at 37 GB/s; H100 3.5 to 4 us a copy up to 64 KB (peer copies), and 50 GB/s one way in
-    blocks of 2 MB. vLLM's A100, PCIe 4: 3.1 GB/s in pieces of a size that wasn't told, 12.6 GB/s
-    with a kernel that gathers them.
+    link by turns. Behind the defaults stand public runs of asynchronous copies of known size in a
+    loop on PCIe 5: MI300X, 4, 32, 128 and 512 KB at 0.75, 3.3, 10.6 and 24 GB/s; another MI300, 4,
+    16, 256 and 1024 KiB at 1.7, 6.6, 18 and 37 GB/s; and H100, one way in blocks of 2 MB, at 50
+    GB/s. Each of the former is met within a factor of two. An A100 (PCIe 4) copied at 3.1 GB/s in
+    pieces of a size that wasn't told, which these constants put at 16 KB, and at 12.6 GB/s with a
+    kernel that gathers them.
     """
 
-    launch_s: float = Field(default=5.5e-6, ge=0, le=1e-3)
-    """Seconds of each copy, whatever its size: 2.4 to 5.5 us at 4 KB in public runs, up to 10 us
-    for 32 KB beyond the bytes' own time."""
+    launch_s: float = Field(default=4.6e-6, ge=0, le=1e-3)
+    """Seconds of each copy, whatever its size: the least-squares fit to the logarithms of those
+    eight rates, of which single ones give 2.2 to 11 µs; H100, 3.5 to 4 µs up to 64 KB (peer)."""
     efficiency: float = Field(default=0.78, gt=0, le=1)
     """Share of the link's peak that large pieces reach: H100, 50 of 64 GB/s."""
     layout: Literal["per_layer", "whole_block"] = "per_layer"
