@@ -1,4 +1,4 @@
-"""Engines before vLLM V1: the laws hold whatever comes, and simple cases have closed forms."""
+"""What every scheduler owes the engine, tested unasked; closed forms of those before vLLM V1."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.cost.pcie import HostLink
 from kvsim.engine import schedulers
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
@@ -15,9 +16,11 @@ from kvsim.engine.schedulers.faster_transformer import FasterTransformer
 from kvsim.engine.schedulers.orca import Orca
 from kvsim.engine.schedulers.sarathi import Sarathi
 from kvsim.engine.schedulers.vllm_v0 import VllmV0
+from kvsim.engine.swap_space import SwapSpace
+from kvsim.errors import BrokenLawError
 from kvsim.metrics.latency import token_gaps
 from kvsim.policy import policies_in
-from kvsim.tables import EVENT_KINDS, OUTCOMES
+from kvsim.tables import EVENT_KINDS, HEAD_LACKS, OUTCOMES
 from kvsim.units import NS_PER_S
 from tests.engine.harness import BLOCK, LinearCost, request_table, run
 
@@ -31,17 +34,21 @@ CONFIG = EngineConfig(
 )
 COST = LinearCost(50, 3, 1)
 SMALL_HOST = VllmV0(preemption="swap", swap_space_gib=8 * BLOCK.size_bytes / 2**30)
-PAGED = [VllmV0(), VllmV0(preemption="swap"), SMALL_HOST, Sarathi(chunk_size=32)]
+KINDS = [kind() for kind in policies_in(schedulers)]
+MORE = [VllmV0(preemption="swap"), SMALL_HOST, Sarathi(chunk_size=32)]
 LAYOUTS = [
+    Paged(),
     Contiguous(),
     Contiguous(reservation="oracle", placement="buddy"),
     Contiguous(reservation="oracle_pow2", placement="buddy"),
 ]
-CONTIGUOUS = [Orca(), FasterTransformer()]
-ENGINES = [(engine, Paged()) for engine in PAGED]
-ENGINES += [(engine, layout) for engine in CONTIGUOUS for layout in LAYOUTS]
+ENGINES = [
+    (engine, layout)
+    for engine in [*KINDS, *MORE]
+    for layout in LAYOUTS
+    if layout.kind in engine.layouts
+]
 SWAPPED_OUT, SWAPPED_IN = EVENT_KINDS.index("swapped_out"), EVENT_KINDS.index("swapped_in")
-PREEMPTED, RESUMED = EVENT_KINDS.index("preempted"), EVENT_KINDS.index("resumed")
 TIMED_OUT = OUTCOMES.index("timed_out")
 
 every_engine = pytest.mark.parametrize(("engine", "layout"), ENGINES)
@@ -106,3 +113,160 @@ def test_clients_may_give_up_at_any_time(engine, layout, crowd, patience_ns):
     assert (found["finish_ns"] - found["arrival_ns"] <= patience_ns).all()
     assert len(found["request"]) == len(rows)
     assert (found["finish_ns"][late] - found["arrival_ns"][late] == patience_ns).all()
+
+
+def tables_of(rows, engine, layout=None, cost=COST, **changes):
+    """Tables of a run with the usual settings but for the changes."""
+    config = replace(CONFIG, **changes)
+    return run(request_table(rows), config, cost, layout, scheduler=engine).tables
+
+
+# Closed forms
+
+
+def test_a_static_batch_of_equal_answers_lasts_as_long_as_its_steps():
+    """Four prompts of 10 in one step, then 19 steps of four tokens with contexts 11 to 29."""
+    rows = [(0, 10, 20, 0)] * 8
+    found = tables_of(rows, FasterTransformer(), Contiguous(), num_gpu_blocks=4 * 96 // 16)
+    prompts_ns = 50 + 40 * 3 + 40
+    decodes_ns = sum(50 + 4 * 3 + 4 * context for context in range(11, 30))
+    batch_ns = prompts_ns + decodes_ns
+    assert found["requests"]["finish_ns"].tolist() == [batch_ns] * 4 + [2 * batch_ns] * 4
+    assert len(found["steps"]["step"]) == 2 * 20
+
+
+def test_in_a_static_batch_answers_are_returned_together_and_ended_rows_are_computed_on():
+    """Answers of 2 and 30: 28 times a row of the first is computed, without attention."""
+    found = tables_of([(0, 10, 2, 0), (0, 10, 30, 0)], FasterTransformer(), Contiguous())
+    requests, steps = found["requests"], found["steps"]
+    assert len(set(requests["finish_ns"].tolist())) == 1
+    assert steps["discarded_seqs"].tolist() == [0, 0] + [1] * 28
+    assert steps["decode_seqs"].tolist() == [0] + [2] * 29
+    assert steps["decode_kv_tokens"].tolist() == [0, 22, *range(12, 40)]
+    durations_ns = [50 + 60 + 20, 50 + 6 + 22, *(50 + 6 + context for context in range(12, 40))]
+    assert steps["duration_ns"].tolist() == durations_ns
+
+
+def test_a_static_batch_takes_nobody_in_until_it_ends():
+    rows = [(0, 10, 30, 0), (1, 10, 1, 0)]
+    found = tables_of(rows, FasterTransformer(), Contiguous())
+    ends_ns = found["requests"]["finish_ns"]
+    assert found["requests"]["admitted_ns"][1] == ends_ns[0]
+    lacks = {HEAD_LACKS[code] for code in found["steps"]["head_lacks"][1:-1]}
+    assert lacks == {"batch_end"}
+
+
+@pytest.mark.parametrize("blocks", [18, 40, 55])
+def test_orca_batches_as_many_as_reservations_of_the_longest_context_fit(blocks):
+    rows = [(0, 20, 40, 0)] * 30
+    found = tables_of(rows, Orca(), Contiguous(), num_gpu_blocks=blocks, max_num_seqs=30)
+    assert found["steps"]["running_seqs"].max() == blocks * 16 // 96
+    assert {HEAD_LACKS[code] for code in found["steps"]["head_lacks"]} >= {"kv_blocks"}
+
+
+def test_orca_computes_whole_prompts_beside_decodes():
+    found = tables_of([(0, 30, 9, 0), (200, 40, 5, 0)], Orca(), Contiguous())
+    steps = found["steps"]
+    mixed = (steps["prefill_seqs"] > 0) & (steps["decode_seqs"] > 0)
+    assert steps["prefill_tokens"][mixed].tolist() == [40]
+    assert not steps["paused_seqs"].any()
+
+
+def test_in_v0_prompts_come_first_and_decodes_pause():
+    """The gap of the first request around the prompt of the second is both steps together."""
+    found = tables_of([(0, 30, 9, 0), (200, 40, 5, 0)], VllmV0())
+    steps = found["steps"]
+    assert not ((steps["prefill_seqs"] > 0) & (steps["decode_seqs"] > 0)).any()
+    assert steps["paused_seqs"].tolist().count(1) == 1
+    gaps_s, counts = token_gaps(steps, found["events"])
+    place = steps["paused_seqs"].tolist().index(1)
+    longest_ns = steps["duration_ns"][place] + steps["duration_ns"][place + 1]
+    assert max(gaps_s[counts > 0]) == longest_ns / NS_PER_S
+
+
+def test_what_is_swapped_out_comes_back_and_its_copies_lengthen_the_steps():
+    rows = [(0, 40, 50, 0)] * 4
+    engine = VllmV0(preemption="swap", link=HostLink(launch_s=0, efficiency=0.1))
+    found = tables_of(rows, engine, num_gpu_blocks=16)
+    steps, events, requests = found["steps"], found["events"], found["requests"]
+    out, back = (events["event"] == kind for kind in (SWAPPED_OUT, SWAPPED_IN))
+    assert out.sum() == back.sum() == requests["preemptions"].sum() > 0
+    assert sorted(events["tokens"][out]) == sorted(events["tokens"][back])
+    assert not requests["recomputed_tokens"].any()
+    copied_blocks = 2 * sum(-(-tokens // 16) for tokens in events["tokens"][out].tolist())
+    assert steps["swap_ns"].sum() == 320 * copied_blocks
+    computed_ns = 50 * len(steps["step"]) + 3 * (160 + 4 * 49)
+    contexts = steps["decode_kv_tokens"].sum() + steps["prefill_kv_tokens"].sum()
+    assert steps["duration_ns"].sum() == computed_ns + contexts + steps["swap_ns"].sum()
+    waits = steps["swapped_seqs"] > 0
+    assert (steps["prefill_seqs"][waits] == 0).all()
+
+
+def test_with_room_for_nobody_on_the_host_it_recomputes():
+    crowd = [(0, 40, 50, 0)] * 4
+    nowhere, recomputing = (
+        tables_of(crowd, engine, num_gpu_blocks=16)
+        for engine in (VllmV0(preemption="swap", swap_space_gib=0), VllmV0())
+    )
+    for table, columns in nowhere.items():
+        for name, column in columns.items():
+            np.testing.assert_array_equal(column, recomputing[table][name], f"{table}.{name}")
+    assert nowhere["requests"]["recomputed_tokens"].any()
+
+
+@settings(max_examples=30, deadline=None)
+@given(crowd=crowds())
+def test_with_memory_to_spare_sarathi_is_what_v1_made_of_it(crowd):
+    """Then neither watermark nor blocks taken ahead matter, and budgets are shared alike."""
+    rows, config = crowd
+    config = replace(config, num_gpu_blocks=5000, enable_chunked_prefill=True)
+    budget = replace(config, max_num_scheduled_tokens=40)
+    stall_free = run(request_table(rows), config, COST, scheduler=Sarathi(chunk_size=40)).tables
+    v1 = run(request_table(rows), budget, COST).tables
+    for name in ("start_ns", "duration_ns", "prefill_tokens", "decode_seqs", "decode_kv_tokens"):
+        assert stall_free["steps"][name].tolist() == v1["steps"][name].tolist()
+
+
+def test_sarathi_never_stalls_a_decode():
+    found = tables_of([(0, 30, 40, 0), (300, 90, 5, 0)], Sarathi(chunk_size=16))
+    steps = found["steps"]
+    assert (steps["decode_seqs"] + steps["prefill_tokens"]).max() == 30 - 14
+    assert (steps["decode_seqs"][3:41] >= 1).all()
+    assert not steps["paused_seqs"].any()
+
+
+# The host's memory
+
+
+def test_a_cpu_block_that_never_comes_back(monkeypatch):
+    monkeypatch.setattr(SwapSpace, "take", lambda space, owner: space._owned.get(owner, 0))
+    engine = VllmV0(preemption="swap")
+    with pytest.raises(BrokenLawError, match="all CPU blocks come back"):
+        tables_of([(0, 40, 50, 0)] * 4, engine, num_gpu_blocks=16)
+
+
+def test_a_cpu_block_that_is_lost(monkeypatch):
+    take = SwapSpace.take
+
+    def lossy(space, owner):
+        blocks = take(space, owner)
+        space.free_blocks -= 1
+        return blocks
+
+    monkeypatch.setattr(SwapSpace, "take", lossy)
+    with pytest.raises(BrokenLawError, match="a CPU block is lost"):
+        tables_of([(0, 40, 50, 0)] * 4, VllmV0(preemption="swap"), num_gpu_blocks=16)
+
+
+def test_the_swap_space_refuses_what_it_has_no_room_for():
+    space = SwapSpace(5, 10.0)
+    assert space.put(1, 3)
+    assert not space.put(2, 3)
+    with pytest.raises(ValueError, match="swapped out already"):
+        space.put(1, 1)
+    assert space.free_blocks == 2
+    assert space.take(1) == 3
+    with pytest.raises(KeyError):
+        space.take(1)
+    assert (space.free_blocks, space.copy_ns(3)) == (5, 30)
+    space.check()
