@@ -5,10 +5,10 @@ from collections.abc import Collection, Sequence
 from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
-from kvsim.engine.schedulers import Plan, WaitingQueue
+from kvsim.engine.schedulers import Growth, Plan, WaitingQueue
 from kvsim.engine.schedulers._lockstep import Lockstep
 from kvsim.engine.swap_space import SwapSpace
-from kvsim.errors import require
+from kvsim.errors import BrokenLawError, require
 
 
 class BlockEngine:
@@ -37,6 +37,21 @@ class BlockEngine:
         self.plan = Plan()
         self._next_rank = 0
 
+    @property
+    def decode_seqs(self) -> int:
+        """How many sequences decode."""
+        return len(self.decoding)
+
+    @property
+    def decode_context_tokens(self) -> int:
+        """Sum of their contexts."""
+        return self.decoding.context_tokens
+
+    @property
+    def head_lacks(self) -> int:
+        """What the head of the queue lacked when last asked."""
+        return self.plan.head_lacks
+
     def enqueue(self, request: Request) -> None:
         """Put a new arrival at the back of the queue."""
         self.waiting.append(request)
@@ -61,6 +76,18 @@ class BlockEngine:
         """Forget a request that has ended before `step`, and free its KV slots."""
         self.stop(request, step)
         self.allocator.free(request.number)
+
+    def quiet_steps(self, step: int, most: int) -> int:
+        """Return 0: each step is scheduled by itself."""
+        return 0
+
+    def skip(self, step: int, steps: int) -> Growth:
+        """Refuse: there are no quiet steps.
+
+        Raises:
+            BrokenLawError: Always.
+        """
+        raise BrokenLawError("steps are skipped that nobody called quiet")
 
     def clear(self) -> Plan:
         """Return the plan, empty."""

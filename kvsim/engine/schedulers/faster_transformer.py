@@ -13,6 +13,7 @@ from kvsim.engine.request import Request
 from kvsim.engine.schedulers import (
     EARLIER_ENGINE,
     WHOLE_PROMPTS,
+    Growth,
     KVBlock,
     Plan,
     Scheduler,
@@ -21,7 +22,7 @@ from kvsim.engine.schedulers import (
 )
 from kvsim.engine.schedulers.vllm import LACKS, LACKS_SLOT
 from kvsim.engine.swap_space import SwapSpace
-from kvsim.errors import require
+from kvsim.errors import BrokenLawError, require
 from kvsim.tables import HEAD_LACKS
 
 LACKS_BATCH_END = HEAD_LACKS.index("batch_end")
@@ -74,6 +75,21 @@ class StaticBatches:
         self._ended: dict[int, int] = {}  # by rank: step from which its row is computed for nobody
         self._next_rank = 0
         self._plan = Plan()
+
+    @property
+    def decode_seqs(self) -> int:
+        """How many rows are computed, ended ones included."""
+        return len(self._decoding) + len(self._ended)
+
+    @property
+    def decode_context_tokens(self) -> int:
+        """Sum of the contexts of those that have not ended."""
+        return self._context_tokens
+
+    @property
+    def head_lacks(self) -> int:
+        """What the head of the queue lacked when last asked."""
+        return self._plan.head_lacks
 
     def enqueue(self, request: Request) -> None:
         """Put a new arrival at the back of the queue."""
@@ -135,6 +151,18 @@ class StaticBatches:
         else:
             self._to_prefill.remove(request)
         self.allocator.free(request.number)
+
+    def quiet_steps(self, step: int, most: int) -> int:
+        """Return 0: each step is scheduled by itself."""
+        return 0
+
+    def skip(self, step: int, steps: int) -> Growth:
+        """Refuse: there are no quiet steps.
+
+        Raises:
+            BrokenLawError: Always.
+        """
+        raise BrokenLawError("steps are skipped that nobody called quiet")
 
     def _stop_decoding(self, request: Request, step: int) -> None:
         request.stop_decoding(step)
