@@ -1,6 +1,6 @@
 """Copies between a GPU and its host: each piece has a price of its own, beside its bytes.
 
-    time of a piece = launch + bytes / (efficiency x peak)
+    time of a piece = launch + bytes / (peak_fraction x peak)
 
 Small pieces, such as the keys of one layer in one block of 2023's vLLM, are bound by the launch.
 """
@@ -28,7 +28,7 @@ class HostLink(Parameters):
     launch_s: float = Field(default=4.6e-6, ge=0, le=1e-3)
     """Seconds of each copy, whatever its size: the least-squares fit to the logarithms of those
     eight rates, of which single ones give 2.2 to 11 µs; H100, 3.5 to 4 µs up to 64 KB (peer)."""
-    efficiency: float = Field(default=0.78, gt=0, le=1)
+    peak_fraction: float = Field(default=0.78, gt=0, le=1)
     """Share of the link's peak that large pieces reach: H100, 50 of 64 GB/s."""
     layout: Literal["per_layer", "whole_block"] = "per_layer"
     """Pieces of a block: per_layer: keys and values of each layer lie apart, as in 2023's vLLM, one
@@ -43,5 +43,5 @@ class HostLink(Parameters):
             peak_bytes_per_s: Peak rate of the link in one direction.
         """
         pieces = tensors if self.layout == "per_layer" else 1
-        rate = self.efficiency * peak_bytes_per_s
+        rate = self.peak_fraction * peak_bytes_per_s
         return (pieces * self.launch_s + size_bytes / rate) * NS_PER_S

@@ -35,7 +35,7 @@ CONFIG = EngineConfig(
 COST = LinearCost(50, 3, 1)
 SMALL_HOST = VllmV0(preemption="swap", swap_space_gib=8 * BLOCK.size_bytes / 2**30)
 KINDS = [kind() for kind in policies_in(schedulers)]
-MORE = [VllmV0(preemption="swap"), SMALL_HOST, Sarathi(chunk_size=32)]
+MORE = [VllmV0(preemption="swap"), SMALL_HOST, Sarathi(chunk_size_tokens=32)]
 LAYOUTS = [
     Paged(),
     Contiguous(),
@@ -186,7 +186,7 @@ def test_in_v0_prompts_come_first_and_decodes_pause():
 
 def test_what_is_swapped_out_comes_back_and_its_copies_lengthen_the_steps():
     rows = [(0, 40, 50, 0)] * 4
-    engine = VllmV0(preemption="swap", link=HostLink(launch_s=0, efficiency=0.1))
+    engine = VllmV0(preemption="swap", link=HostLink(launch_s=0, peak_fraction=0.1))
     found = tables_of(rows, engine, num_gpu_blocks=16)
     steps, events, requests = found["steps"], found["events"], found["requests"]
     out, back = (events["event"] == kind for kind in (SWAPPED_OUT, SWAPPED_IN))
@@ -221,14 +221,16 @@ def test_with_memory_to_spare_sarathi_is_what_v1_made_of_it(crowd):
     rows, config = crowd
     config = replace(config, num_gpu_blocks=5000, enable_chunked_prefill=True)
     budget = replace(config, max_num_scheduled_tokens=40)
-    stall_free = run(request_table(rows), config, COST, scheduler=Sarathi(chunk_size=40)).tables
+    stall_free = run(
+        request_table(rows), config, COST, scheduler=Sarathi(chunk_size_tokens=40)
+    ).tables
     v1 = run(request_table(rows), budget, COST).tables
     for name in ("start_ns", "duration_ns", "prefill_tokens", "decode_seqs", "decode_kv_tokens"):
         assert stall_free["steps"][name].tolist() == v1["steps"][name].tolist()
 
 
 def test_sarathi_never_stalls_a_decode():
-    found = tables_of([(0, 30, 40, 0), (300, 90, 5, 0)], Sarathi(chunk_size=16))
+    found = tables_of([(0, 30, 40, 0), (300, 90, 5, 0)], Sarathi(chunk_size_tokens=16))
     steps = found["steps"]
     assert (steps["decode_seqs"] + steps["prefill_tokens"]).max() == 30 - 14
     assert (steps["decode_seqs"][3:41] >= 1).all()

@@ -75,7 +75,7 @@ def test_vllm_v0(preemption):
         engine = VllmV0(
             preemption=preemption,
             swap_space_gib=host_blocks * BLOCK.size_bytes / GIB,
-            link=HostLink(launch_s=0.0, efficiency=0.1),
+            link=HostLink(launch_s=0.0, peak_fraction=0.1),
         )
         plain = PlainV0(
             cost,

@@ -33,7 +33,7 @@ class Sarathi(SchedulerPolicy):
     profile: ClassVar[str] = "vllm-v0"
     layouts: ClassVar[tuple[str, ...]] = ("paged",)
     kind: Literal["sarathi"] = "sarathi"
-    chunk_size: int = Field(default=512, ge=1, le=2**20)
+    chunk_size_tokens: int = Field(default=512, ge=1, le=2**20)
     """Tokens of a step, decodes included, at most max_num_batched_tokens; its authors use 512 where
     gaps between tokens must be short and 2048 else."""
 
@@ -45,18 +45,22 @@ class Sarathi(SchedulerPolicy):
         block: KVBlock | None = None,
     ) -> Scheduler:
         """Return a scheduler of one replica."""
-        return SarathiScheduler(config, allocator, waiting, self.chunk_size)
+        return SarathiScheduler(config, allocator, waiting, self.chunk_size_tokens)
 
 
 class SarathiScheduler(BlockEngine):
     """Stall-free batches."""
 
     def __init__(
-        self, config: EngineConfig, allocator: KVAllocator, waiting: WaitingQueue, chunk_size: int
+        self,
+        config: EngineConfig,
+        allocator: KVAllocator,
+        waiting: WaitingQueue,
+        chunk_size_tokens: int,
     ) -> None:
         """Schedule from `waiting`, which several replicas may share."""
         super().__init__(config, allocator, waiting)
-        self._step_tokens = min(chunk_size, config.max_num_batched_tokens)
+        self._step_tokens = min(chunk_size_tokens, config.max_num_batched_tokens)
 
     def schedule(self, step: int, in_flight: int = 0) -> Plan:
         """Schedule the decodes, then the prompts that have begun, then waiting ones."""
