@@ -114,6 +114,7 @@ def run(
     spy: bool = False,
     front_end: FrontEnd | None = None,
     scheduler: SchedulerPolicy | None = None,
+    plans_ahead: bool = True,
 ) -> Trace:
     """Run a cluster and collect everything it records."""
     layout = layout or Paged()
@@ -133,6 +134,7 @@ def run(
         cost,
         build_scheduler=build_scheduler,
         front_end=front_end,
+        plans_ahead=plans_ahead,
     )
     cluster = Cluster(requests, fleet, lambda name, rows: chunks[name].append(rows))
     totals = cluster.run(until_ns)

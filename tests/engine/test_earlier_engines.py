@@ -121,6 +121,22 @@ def tables_of(rows, engine, layout=None, cost=COST, **changes):
     return run(request_table(rows), config, cost, layout, scheduler=engine).tables
 
 
+@every_engine
+@settings(max_examples=20, deadline=None)
+@given(crowd=crowds(), timeout_ns=st.sampled_from([0, 2_000]))
+def test_what_it_plans_ahead_is_what_it_does_step_by_step(engine, layout, crowd, timeout_ns):
+    rows, config = crowd
+    timeouts = np.full(len(rows), timeout_ns, dtype=np.int64)
+    requests = replace(request_table(rows), timeout_ns=timeouts)
+    ahead, stepwise = (
+        run(requests, config, COST, layout, scheduler=engine, plans_ahead=plans).tables
+        for plans in (True, False)
+    )
+    for table, columns in ahead.items():
+        for name, column in columns.items():
+            np.testing.assert_array_equal(column, stepwise[table][name], f"{table}.{name}")
+
+
 # Closed forms
 
 

@@ -1,14 +1,22 @@
 """What vLLM V0 and its descendants share: blocks on demand, and the latest request gives way."""
 
 from collections.abc import Collection, Sequence
+from itertools import accumulate, cycle, islice
 
 from kvsim.engine.allocators import KVAllocator
+from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Growth, Plan, WaitingQueue
 from kvsim.engine.schedulers._lockstep import Lockstep
+from kvsim.engine.schedulers.vllm import LACKS_BLOCKS, LACKS_SLOT
 from kvsim.engine.swap_space import SwapSpace
-from kvsim.errors import BrokenLawError, require
+from kvsim.errors import require
+from kvsim.tables import HEAD_LACKS
+
+
+# What the head of the queue lacks until somebody comes or goes, however many steps that is.
+LASTING = {LACKS_BLOCKS, LACKS_SLOT, HEAD_LACKS.index("swapped")}
 
 
 class BlockEngine:
@@ -35,6 +43,7 @@ class BlockEngine:
         self.running: dict[int, Request] = {}  # by rank
         self.decoding = Lockstep(allocator.growth_tokens)
         self.plan = Plan()
+        self.is_stuck = False  # whoever waits or is swapped out
         self._next_rank = 0
 
     @property
@@ -54,10 +63,12 @@ class BlockEngine:
 
     def enqueue(self, request: Request) -> None:
         """Put a new arrival at the back of the queue."""
+        self.is_stuck = self.is_stuck and bool(self.waiting)
         self.waiting.append(request)
 
     def withdraw(self, request: Request) -> None:
         """Forget a waiting request whose client is gone."""
+        self.is_stuck = False
         self.waiting.remove(request)
 
     def decode(self, request: Request, step: int) -> None:
@@ -74,20 +85,56 @@ class BlockEngine:
 
     def finish(self, request: Request, step: int) -> None:
         """Forget a request that has ended before `step`, and free its KV slots."""
+        self.is_stuck = False
         self.stop(request, step)
         self.allocator.free(request.number)
 
     def quiet_steps(self, step: int, most: int) -> int:
-        """Return 0: each step is scheduled by itself."""
-        return 0
+        """Return how many steps from `step` on just go on with what decodes.
+
+        All run, nobody shares a block or can be taken in, and each step leaves a block free.
+        """
+        seqs = len(self.decoding)
+        if not seqs or seqs < len(self.running) or not self._nobody_comes():
+            return 0
+        if not isinstance(self.allocator, PagedPool) or self.allocator.shared_tokens:
+            return 0
+        free_blocks = self.allocator.free_tokens // self.allocator.growth_tokens
+        if -(-most // self.allocator.growth_tokens) * seqs < free_blocks:
+            return most
+        for place in range(most):
+            free_blocks -= self.decoding.due_seqs(place)
+            if free_blocks < 1:
+                return place
+        return most
 
     def skip(self, step: int, steps: int) -> Growth:
-        """Refuse: there are no quiet steps.
+        """Do for quiet steps at once what `schedule` would do in each."""
+        allocator, size = self.allocator, self.allocator.growth_tokens
+        assert isinstance(allocator, PagedPool)
+        taken_tokens = [allocator.taken_tokens] * steps
+        each_beat = [self.decoding.due(beats) for beats in range(min(steps, size))]
+        grown = [
+            (place + (steps - 1 - place) // size * size, request)
+            for place, due in enumerate(each_beat)
+            for request in due
+        ]
+        if grown:
+            blocks = list(accumulate(islice(cycle(map(len, each_beat)), steps)))
+            taken_tokens = [allocator.taken_tokens + size * count for count in blocks]
+            allocator.append_in_turn([request.number for _, request in grown], blocks[-1])
+        self.decoding.beat(steps)
+        return Growth(grown, taken_tokens, 0, allocator.shared_tokens)
 
-        Raises:
-            BrokenLawError: Always.
-        """
-        raise BrokenLawError("steps are skipped that nobody called quiet")
+    def _nobody_comes(self) -> bool:
+        """Tell whether nobody waits, or those who do lack what only somebody's end can give."""
+        return self.is_stuck or not (self.waiting or self.swapped)
+
+    def note_stuck(self) -> None:
+        """Note, when a step has been scheduled, whether those who wait are stuck."""
+        plan = self.plan
+        calm = not (plan.admitted or plan.preempted or plan.swapped_out or plan.swapped_in)
+        self.is_stuck = calm and (not self.waiting or plan.head_lacks in LASTING)
 
     def clear(self) -> Plan:
         """Return the plan, empty."""

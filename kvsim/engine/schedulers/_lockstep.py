@@ -37,12 +37,16 @@ class Lockstep:
         del self._due[self._places.pop(request.rank)][request.rank]
         self.context_tokens -= computed_tokens
 
-    def due(self) -> list[Request]:
-        """Return who needs a block in the next beat, by rank."""
-        due = self._due[self._beat % self._block_size]
+    def due(self, beats: int = 0) -> list[Request]:
+        """Return who needs a block in the next beat, or so many later, by rank."""
+        due = self._due[(self._beat + beats) % self._block_size]
         return [due[rank] for rank in sorted(due)]
 
-    def beat(self) -> None:
-        """Compute a token for each."""
-        self._beat += 1
-        self.context_tokens += len(self.requests)
+    def due_seqs(self, beats: int) -> int:
+        """Return how many need a block so many beats after the next one."""
+        return len(self._due[(self._beat + beats) % self._block_size])
+
+    def beat(self, beats: int = 1) -> None:
+        """Compute so many tokens for each."""
+        self._beat += beats
+        self.context_tokens += beats * len(self.requests)

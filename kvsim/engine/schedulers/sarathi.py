@@ -74,6 +74,7 @@ class SarathiScheduler(BlockEngine):
             else:
                 self._admit(chunks)
         plan.chunks = chunks
+        self.note_stuck()
         return plan
 
     def _left_tokens(self, chunks: list[Request]) -> int:

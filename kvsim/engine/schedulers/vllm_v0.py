@@ -98,6 +98,7 @@ class VllmV0Scheduler(BlockEngine):
             super().withdraw(request)
             return
         assert self.swap_space is not None
+        self.is_stuck = False
         self.swapped.remove(request)
         self.swap_space.take(request.number)
         request.lost_tokens += request.computed_tokens
@@ -119,6 +120,7 @@ class VllmV0Scheduler(BlockEngine):
             self.beat()
             if self.waiting and (plan.preempted or plan.swapped_out):
                 plan.head_lacks = LACKS_SWAPPED if self.swapped else PREEMPTING
+        self.note_stuck()
         return plan
 
     def preempt(self, request: Request, step: int) -> None:
@@ -146,6 +148,9 @@ class VllmV0Scheduler(BlockEngine):
         admitted: list[Request] = []
         while waiting:
             request = waiting.head
+            if len(self.running) >= config.max_num_seqs:
+                plan.head_lacks = LACKS_SLOT
+                break
             if shortage := self.allocator.shortage(
                 request, request.known_tokens, idle=not self.running
             ):
@@ -153,9 +158,6 @@ class VllmV0Scheduler(BlockEngine):
                 break
             if request.known_tokens > budget_tokens:
                 plan.head_lacks = LACKS_BUDGET
-                break
-            if len(self.running) >= config.max_num_seqs:
-                plan.head_lacks = LACKS_SLOT
                 break
             self.start(request)
             request.chunk_tokens = request.known_tokens
