@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvsim.errors import InputError, Problem
-from kvsim.paper import block_sizes, concurrency, kv_shares, limits, memory_sizes, sustained
+from kvsim.paper import (
+    address_space,
+    block_sizes,
+    concurrency,
+    kv_shares,
+    limits,
+    memory_sizes,
+    sustained,
+)
 from kvsim.paper.chapter import Chapter
 from kvsim.paper.tasks import Task
 
@@ -31,6 +39,7 @@ CHAPTERS: Mapping[str, ChapterModule] = {
     "figure2": kv_shares,
     "figure12": sustained,
     "figure18b": block_sizes,
+    "addresses": address_space,
     "limits": limits,
     "concurrency": concurrency,
 }

@@ -71,7 +71,7 @@ def summary_of(path: Path, variant: str, changes: Mapping[str, Any]) -> Summary:
     Raises:
         InputError: The file is wrong, or such a server would not start.
     """
-    resolved, requests = _ready(load_scenario(path), variant, changes)
+    resolved, requests = ready(load_scenario(path), variant, changes)
     tables = Tables()
     simulated = simulate(resolved, requests, tables)
     requests_table, steps, events = (tables.columns(name) for name in TABLES)
@@ -104,7 +104,7 @@ def sustained_rate(
 
     def meets(rate_per_s: float) -> bool:
         at_rate = {**changes, "workload.arrivals.rate_per_s": rate_per_s}
-        found[rate_per_s] = normalized_mean_s(*_ready(file, variant, at_rate))
+        found[rate_per_s] = normalized_mean_s(*ready(file, variant, at_rate))
         return found[rate_per_s] <= normalized_s
 
     capacity = _capacity_per_s(file, variant, changes)
@@ -145,7 +145,7 @@ def _capacity_per_s(file: ScenarioFile, variant: str, changes: Mapping[str, Any]
         "workload.duration_s": OVERLOADED_S,
         "max_simulated_s": OVERLOADED_S,
     }
-    resolved, requests = _ready(file, variant, {**changes, **overload})
+    resolved, requests = ready(file, variant, {**changes, **overload})
     tables = Tables(skipped=("steps",))
     simulate(resolved, requests, tables)
     finished = int((tables.columns("requests")["outcome"] == FINISHED).sum())
@@ -168,7 +168,7 @@ def _rounded(rate: float) -> float:
     return float(f"{rate:.4g}")
 
 
-def _ready(
+def ready(
     file: ScenarioFile, variant: str, changes: Mapping[str, Any]
 ) -> tuple[ResolvedVariant, RequestTable]:
     """Return a variant with changes, and the requests that it faces."""
