@@ -16,7 +16,7 @@ from kvsim.paper.tasks import Tables, ready
 from kvsim.scenario.load import load_scenario
 from kvsim.simulate import fleet_of
 from kvsim.tables import Columns
-from kvsim.units import NS_PER_S, seconds_to_ns
+from kvsim.units import seconds_to_ns
 
 STATES = ("free", "lost to rounding", "reserved", "tokens")
 FREE, ROUNDING, RESERVED, TOKENS = range(4)
@@ -62,7 +62,7 @@ def address_map(path: Path, variant: str, begin_s: float, end_s: float) -> Addre
     watch.look()
     layout = resolved.scenario.kv_cache
     rounds = isinstance(layout, Contiguous) and layout.placement == "buddy"
-    progress = _progress(tables.columns("requests"))
+    progress = _progress(tables.columns("requests"), seconds_to_ns(end_s))
     states = np.stack(
         [
             _states(taken, time_ns, cluster.kv_capacity_tokens, rounds, progress)
@@ -145,7 +145,7 @@ def _pieces(allocator: KVAllocator, seq: int) -> tuple[tuple[int, int], ...]:
     return tuple((allocator.slot(seq, position), block) for position in range(0, slots, block))
 
 
-def _progress(requests: Columns) -> Callable[[int, int], float]:
+def _progress(requests: Columns, end_ns: int) -> Callable[[int, int], float]:
     """Return what tells how many tokens a request has at a time, as if they came evenly."""
     place = {number: row for row, number in enumerate(requests["request"].tolist())}
 
@@ -154,7 +154,7 @@ def _progress(requests: Columns) -> Callable[[int, int], float]:
         first_ns, finish_ns = row["first_token_ns"], row["finish_ns"]
         if first_ns < 0 or time_ns <= first_ns:
             return row["prompt_tokens"]
-        until_ns = finish_ns if finish_ns > 0 else time_ns + NS_PER_S
+        until_ns = finish_ns if finish_ns > 0 else end_ns
         share = min(1.0, (time_ns - first_ns) / max(1, until_ns - first_ns))
         return row["prompt_tokens"] + share * row["output_tokens"]
 

@@ -15,7 +15,7 @@ from kvsim.report.figure import BLUE, GRAY, SKY, Chart, Key, Table, axis, layout
 FILE = "kv_shares.yaml"
 LAYOUTS = {"orca_oracle": "Orca (Oracle)", "base": "vLLM"}
 BEGIN_S, END_S, QUICK_S = 600.0, 720.0, 60.0
-COLORS = ("#FFFFFF", GRAY, SKY, BLUE)
+COLORS = ("#ECEEF1", GRAY, SKY, BLUE)
 HEIGHT_PX = 460
 _STEP_OF_TABLE = 20
 
@@ -36,7 +36,7 @@ def chapter(results: Mapping[str, AddressMap]) -> Chapter:
     sentence = (
         "Two minutes of the hour of figure 2. Each row is a piece of the KV cache's address space, "
         "each column a moment. Reservations are bars that begin and end whole; where one ends, the "
-        "hole stays white until a request comes that fits it, however many wait. Blocks are taken "
+        "hole stays pale until a request comes that fits it, however many wait. Blocks are taken "
         "one by one, wherever they are, so that no hole is too small."
     )
     title = "External fragmentation, seen"
