@@ -16,6 +16,7 @@ from kvsim.paper import (
     limits,
     memory_sizes,
     sustained,
+    swapping,
 )
 from kvsim.paper.chapter import Chapter
 from kvsim.paper.tasks import Task
@@ -39,6 +40,7 @@ CHAPTERS: Mapping[str, ChapterModule] = {
     "figure2": kv_shares,
     "figure12": sustained,
     "figure18b": block_sizes,
+    "figure19": swapping,
     "addresses": address_space,
     "limits": limits,
     "concurrency": concurrency,
