@@ -142,8 +142,8 @@ def _findings(costs: Costs) -> list[Finding]:
             most,
             costs.recompute[worst] / costs.swap[worst],
             (0.0, most),
-            f"In blocks of {worst}. It rests on the link: if it reached 78 % of its peak, as H100's "
-            "does, and not the measured 39 %, swapping large blocks would take half as long.",
+            f"In blocks of {worst}. It rests on the link: with 78 % of its peak, as on H100, "
+            "instead of the measured 39 %, swapping large blocks would take half as long.",
         ),
     ]
 

@@ -47,8 +47,9 @@ def test_changes_are_made_where_they_say(scenario: Path):
     assert after["offered_requests_per_s"] > 2.5 * before["offered_requests_per_s"]
 
 
-def test_the_search_ends_about_the_capacity(scenario: Path):
+def test_the_search_ends_about_the_capacity(scenario: Path, monkeypatch):
     """One step yields a token for all, so that rates are bound by memory: 6 or 7 at once."""
+    monkeypatch.setattr(tasks, "OVERLOADED_S", 60.0)
     found = tasks.sustained_rate(scenario, "contiguous", {"engine.max_num_seqs": 4}, 0.05)
     assert found == sorted(found)
     rate = tasks.rate_at(found, 0.05)
