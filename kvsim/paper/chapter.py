@@ -114,11 +114,7 @@ def _shown(value: Printed, unit: str) -> str:
         return "–"
     if isinstance(value, tuple):
         low, high = value
-        text = f"≥ {format_number(low)}" if high == float("inf") else _range(low, high)
+        text = f"{format_number(low)} to {format_number(high)}"
     else:
         text = format_number(value)
     return f"{text} {unit}" if unit else text
-
-
-def _range(low: float, high: float) -> str:
-    return f"{format_number(low)} to {format_number(high)}"

@@ -124,7 +124,7 @@ def _findings(costs: Costs) -> list[Finding]:
     worst = max(SIZES, key=lambda size: costs.recompute[size] / costs.swap[size])
     return [
         Finding("recompute: dearest over cheapest block size", "x", 1.0, flat, (1.0, 1.02)),
-        Finding("swap: each size over the next larger one, at least", "x", None, falls, (1.0, 9.0)),
+        Finding("swap: each size over the next larger one, at least", "x", None, falls, (1.0, 2.0)),
         *(
             Finding(
                 f"recompute over swap in blocks of {size}",
