@@ -364,7 +364,9 @@ class Replica:
             inside_tokens += inside
             reusable_tokens += [growth.reusable_tokens] * steps
             given_back_tokens += [growth.given_back_tokens] * steps
-        return Varying(durations_ns, taken_tokens, inside_tokens, reusable_tokens, given_back_tokens)
+        return Varying(
+            durations_ns, taken_tokens, inside_tokens, reusable_tokens, given_back_tokens
+        )
 
     def _batch(self, step: int) -> Batch:
         """Return a step in flight."""

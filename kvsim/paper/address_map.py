@@ -46,6 +46,9 @@ class AddressMap:
 def address_map(path: Path, variant: str, begin_s: float, end_s: float) -> AddressMap:
     """Simulate a variant up to `end_s`, and look at its first replica from `begin_s` on.
 
+    Its engine has to schedule each step by itself, as earlier ones do: where quiet stretches are
+    passed as one, blocks are seen later than they are taken.
+
     Raises:
         InputError: The file is wrong, or such a server would not start.
     """

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kvsim.cost.attention_kernels.contiguous import Contiguous
+from kvsim.cost.overheads.none import NoOverhead
+from kvsim.metrics.catalog import percent
 from kvsim.paper.chapter import Chapter, Finding
 from kvsim.paper.charts import bars, lines
 from kvsim.paper.printed import printed
-from kvsim.paper.tasks import Task, rate_at, sustained_rate
+from kvsim.paper.tasks import Task, rate_at, summary_of, sustained_rate
 from kvsim.report.figure import axis
 
 NORMALIZED_S = 0.5  # of each token; the curves are steep there, so that little depends on it
@@ -21,6 +24,27 @@ SYSTEMS = {
     "faster_transformer": "FasterTransformer",
 }
 QUICK_S = 120.0
+# What could hide behind a ratio: the host's time, and what paging costs the kernel of 2023.
+WITHOUT: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
+    "host": (
+        "without any host overhead",
+        {"cost.overhead": NoOverhead()},
+        ("base", "orca_oracle", "orca_max"),
+    ),
+    "paging": (
+        "if paging cost the kernel nothing",
+        {"cost.attention_kernel": Contiguous()},
+        ("base",),
+    ),
+}
+
+# Far beyond what any system takes: how large batches get, and how long their steps take.
+OVERLOAD_PER_S, OVERLOADED_S = 20.0, 300.0
+_OVERLOAD = {
+    "workload.arrivals.rate_per_s": OVERLOAD_PER_S,
+    "workload.duration_s": OVERLOADED_S,
+    "max_simulated_s": OVERLOADED_S,
+}
 
 Trials = list[tuple[float, float]]
 
@@ -28,17 +52,29 @@ Trials = list[tuple[float, float]]
 def tasks(folder: Path, quick: bool) -> Mapping[str, Task]:
     """Return one search for each system and model."""
     models = ["opt13b"] if quick else list(MODELS)
-    changes: dict[str, Any] = {"workload.duration_s": QUICK_S} if quick else {}
-    return {
-        f"{model}/{name}": Task(
-            sustained_rate, (folder / f"sustained_{model}.yaml", name, changes, NORMALIZED_S)
-        )
+    shorter: dict[str, Any] = {"workload.duration_s": QUICK_S} if quick else {}
+    found = {
+        f"{model}/{name}": _search(folder, model, name, shorter)
         for model in models
         for name in SYSTEMS
     }
+    for model in models:
+        for key, (_, changes, names) in WITHOUT.items():
+            for name in names:
+                task = _search(folder, model, name, {**shorter, **changes})
+                found[f"{model}/{name}/without {key}"] = task
+        for name in ("base", "orca_oracle", "orca_max"):
+            path = folder / f"sustained_{model}.yaml"
+            found[f"{model}/{name}/overload"] = Task(summary_of, (path, name, _OVERLOAD))
+    return found
 
 
-def chapter(results: Mapping[str, Trials]) -> Chapter:
+def _search(folder: Path, model: str, name: str, changes: Mapping[str, Any]) -> Task:
+    path = folder / f"sustained_{model}.yaml"
+    return Task(sustained_rate, (path, name, changes, NORMALIZED_S))
+
+
+def chapter(results: Mapping[str, Any]) -> Chapter:
     """Compare the ratios of rates."""
     models = [model for model in MODELS if f"{model}/base" in results]
     ranges = printed()["figure12_sustained_rate_ratio"]
@@ -53,7 +89,7 @@ def chapter(results: Mapping[str, Trials]) -> Chapter:
                     (low, high),
                     _ratio(results, model, name),
                     (low, high),
-                    _bands(results, model, name),
+                    _why(results, model, name),
                 )
             )
         findings.append(_over_orca_pow2(results, model))
@@ -84,32 +120,60 @@ def chapter(results: Mapping[str, Trials]) -> Chapter:
     )
 
 
-def _rate(results: Mapping[str, Trials], model: str, name: str, bound_s: float) -> float:
+def _rate(results: Mapping[str, Any], model: str, name: str, bound_s: float) -> float:
     return rate_at(results[f"{model}/{name}"], bound_s)
 
 
 def _ratio(
-    results: Mapping[str, Trials], model: str, name: str, bound_s: float = NORMALIZED_S
+    results: Mapping[str, Any], model: str, name: str, bound_s: float = NORMALIZED_S
 ) -> float:
     return _rate(results, model, "base", bound_s) / _rate(results, model, name, bound_s)
 
 
-def _bands(results: Mapping[str, Trials], model: str, name: str) -> str:
-    others = " and ".join(
+def _why(results: Mapping[str, Any], model: str, name: str) -> str:
+    """Tell how the ratio moves with the bound, and with what could hide behind it."""
+    bounds = " and ".join(
         f"{_ratio(results, model, name, bound_s):.2f} at {bound_s:g} s"
         for bound_s in OTHER_BOUNDS_S
     )
-    return f"With other bounds on the latency: {others}."
+    texts = []
+    for key, (words, _, names) in WITHOUT.items():
+        trials = {
+            each: results[f"{model}/{each}" + (f"/without {key}" if each in names else "")]
+            for each in ("base", name)
+        }
+        vllm, other = (rate_at(trials[each], NORMALIZED_S) for each in ("base", name))
+        texts.append(f"{vllm / other:.2f} {words}")
+    without = "; ".join(texts)
+    return f"With other bounds on the latency {bounds}; {without}. {_steps(results, model, name)}"
 
 
-def _over_orca_pow2(results: Mapping[str, Trials], model: str) -> Finding:
+def _steps(results: Mapping[str, Any], model: str, name: str) -> str:
+    """Compare batches and steps in overload: the ratio is at most that of the one to the other."""
+    found = {each: results[f"{model}/{each}/overload"] for each in ("base", name)}
+    batch, step_ms = (
+        {each: scale * summary["figures"][figure] for each, summary in found.items()}
+        for figure, scale in (("running_seqs_mean", 1.0), ("step_mean_s", 1e3))
+    )
+    parts = found["base"]["limits"]["component_share"]
+    most = sorted(parts, key=lambda part: -parts[part])[:3]
+    shares = ", ".join(f"{part.replace('_', ' ')} {percent(parts[part])}" for part in most)
+    return (
+        f"In overload vLLM has {batch['base']:.0f} requests in steps of {step_ms['base']:.0f} ms "
+        f"({shares}), {SYSTEMS[name]} {batch[name]:.0f} in {step_ms[name]:.0f} ms: "
+        f"{batch['base'] / batch[name]:.2f} times the batch, "
+        f"{step_ms['base'] / step_ms[name]:.2f} times the step."
+    )
+
+
+def _over_orca_pow2(results: Mapping[str, Any], model: str) -> Finding:
     what = f"{MODELS[model]}: vLLM over {SYSTEMS['orca_pow2']}"
     return Finding(
         what, "x", None, _ratio(results, model, "orca_pow2"), None, "Between the others."
     )
 
 
-def _over_faster_transformer(results: Mapping[str, Trials], models: list[str]) -> Finding:
+def _over_faster_transformer(results: Mapping[str, Any], models: list[str]) -> Finding:
     ratios = {model: _ratio(results, model, "faster_transformer") for model in models}
     most = max(ratios, key=lambda model: ratios[model])
     said = printed()["figure12_sustained_rate_ratio"]["vllm_vs_faster_transformer_up_to"]
@@ -122,13 +186,13 @@ def _over_faster_transformer(results: Mapping[str, Trials], models: list[str]) -
     return Finding("vLLM over FasterTransformer, up to", "x", said, ratios[most], None, why)
 
 
-def _span(results: Mapping[str, Trials], models: list[str], name: str) -> str:
+def _span(results: Mapping[str, Any], models: list[str], name: str) -> str:
     ratios = [_ratio(results, model, name) for model in models]
     low, high = f"{min(ratios):.1f}", f"{max(ratios):.1f}"
     return low if low == high else f"{low} to {high}"
 
 
-def _curves(results: Mapping[str, Trials], model: str) -> Any:
+def _curves(results: Mapping[str, Any], model: str) -> Any:
     curves = {
         words: tuple(zip(*results[f"{model}/{name}"], strict=True))
         for name, words in SYSTEMS.items()

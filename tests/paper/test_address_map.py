@@ -14,7 +14,8 @@ from kvsim.units import seconds_to_ns
 SCENARIO = """
 model: facebook/opt-13b
 gpu: a100_sxm_40gb
-engine: {enable_prefix_caching: false, num_gpu_blocks_override: 257, async_scheduling: false}
+scheduler: vllm_v0
+engine: {num_gpu_blocks_override: 257}
 cost: {kind: affine, fixed_ns: 20000000}
 workload:
   arrivals: {kind: poisson, rate_per_s: 6}
@@ -23,8 +24,8 @@ workload:
     {kind: lognormal, prompt_mean_tokens: 100, prompt_cv: 0.8, output_mean_tokens: 150,
      output_cv: 0.8, output_max_tokens: 1000, prompt_max_tokens: 1000}
 variants:
-  first_fit: {kv_cache: {kind: contiguous, reservation: oracle}}
-  buddy: {kv_cache: {kind: contiguous, reservation: oracle, placement: buddy}}
+  first_fit: {scheduler: orca, kv_cache: {kind: contiguous, reservation: oracle}}
+  buddy: {scheduler: orca, kv_cache: {kind: contiguous, reservation: oracle, placement: buddy}}
 """
 OWN = {  # states of the map → columns of a step
     "tokens": ("held",),
