@@ -4,6 +4,7 @@ Rules R20 to R28 are those of `docs/vllm-rules.md`.
 """
 
 from collections import deque
+from collections.abc import Container
 from operator import eq
 
 from kvsim.engine.allocators import PoolShape, Shortage
@@ -144,6 +145,9 @@ class PrefixCachingPool(PagedPool):
             keys = request.block_keys(first, end, size)
             hits += iter(map(find, keys).__next__, None)  # up to the first that isn't found
         return hits
+
+    def _empty_tokens_of(self, shared: Container[int]) -> int:
+        return 0  # only full blocks are found, and nobody forks
 
     def _used_free_blocks(self) -> list[int]:
         return [*self._free_blocks, *self._lru]

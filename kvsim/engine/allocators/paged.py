@@ -5,7 +5,7 @@ block pool does, seen from outside.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Literal
 
 from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
@@ -61,6 +61,7 @@ class PagedPool:
         "_free_blocks",
         "_max_model_len",
         "_num_blocks",
+        "_resident",
         "_spare",
         "_tables",
         "_unused",
@@ -70,8 +71,10 @@ class PagedPool:
         "free_tokens",
         "growth_tokens",
         "holes_tokens",
+        "resident_tokens",
         "reusable_tokens",
         "rounding_tokens",
+        "shared_empty_tokens",
         "shared_tokens",
         "taken_tokens",
     )
@@ -92,7 +95,9 @@ class PagedPool:
         self.capacity_tokens = self.free_tokens = self._num_blocks * self._block_size
         self.growth_tokens = self.block_tokens = self._block_size
         self.taken_tokens = self.rounding_tokens = self.holes_tokens = 0
-        self.shared_tokens = self.reusable_tokens = 0
+        self.shared_tokens = self.shared_empty_tokens = self.reusable_tokens = 0
+        self.resident_tokens = 0
+        self._resident: list[int] = []  # sequences that stay
 
     def can_ever_fit(self, request: RequestView) -> bool:
         """Tell whether an empty pool could serve the request to its `max_tokens`.
@@ -164,13 +169,28 @@ class PagedPool:
             co_owners[block] = co_owners.get(block, 0) + 1
         self.shared_tokens += len(table) * self._block_size
         self._tables[child] = table
-        self._spare[child] = self._spare[parent]
+        self._spare[child] = spare = self._spare[parent]
+        self.shared_empty_tokens += spare
+
+    def keep_resident(self, seq: int) -> None:
+        """Let a sequence stay for ever: what it holds is there for others to fork from.
+
+        It isn't one that uses memory of its own: slots are shared if there are several others, and
+        if there is none, fewer than none are.
+        """
+        slots_tokens = self.slots_tokens(seq)
+        self.resident_tokens += slots_tokens
+        self.shared_tokens -= slots_tokens
+        self._resident.append(seq)
+        self.shared_empty_tokens -= self._spare[seq]
 
     def free(self, seq: int) -> None:
         """Take back the blocks that nobody else owns, so that the last is reused first (R28)."""
         released = self._tables.pop(seq)
-        del self._spare[seq]
+        spare = self._spare.pop(seq)
         if self._co_owners:
+            if spare and released[-1] in self._co_owners:
+                self.shared_empty_tokens -= spare
             released = self._disowned(released)
         self._free_blocks += released
         self._count_taken(-len(released))
@@ -233,7 +253,21 @@ class PagedPool:
         free_blocks = len(free) + len(self._unused)
         require_sums(self, taken, 0, free_blocks * self._block_size)
         shared_tokens = (sum(counted.values()) - len(counted)) * self._block_size
+        shared_tokens -= self.resident_tokens
         require(self.shared_tokens == shared_tokens, "shared slots are miscounted")
+        empty_tokens = self._empty_tokens_of(shared)
+        require(self.shared_empty_tokens == empty_tokens, "empty shared slots are miscounted")
+
+    def _empty_tokens_of(self, shared: Container[int]) -> int:
+        """Count the empty slots of shared last blocks, once for each owner but the first.
+
+        Residents are no owners.
+        """
+        spare_of, tables = self._spare, self._tables
+        ends = {seq: table[-1] for seq, table in tables.items() if table and table[-1] in shared}
+        empty_tokens = sum(spare_of[seq] for seq in ends)
+        empty_tokens -= sum({block: spare_of[seq] for seq, block in ends.items()}.values())
+        return empty_tokens - sum(spare_of[seq] for seq in self._resident)
 
     def _shortage(self, needed_blocks: int, idle: bool) -> Shortage:
         kept_back = 0 if idle else self._watermark_blocks
@@ -286,6 +320,7 @@ class PagedPool:
             return False
         table = self._tables[seq]
         self._disown(table.pop())
+        self.shared_empty_tokens -= self._spare[seq]
         table += self._take(missing + 1)
         self._spare[seq] = spare + missing * self._block_size
         return True

@@ -27,6 +27,7 @@ class PagedAgainstNaive(RuleBasedStateMachine):
     """
 
     seqs = Bundle("seqs")
+    residents = Bundle("residents")
 
     @initialize(blocks=st.integers(1, 24), block_size=st.integers(1, 5), null_block=st.booleans())
     def start(self, blocks, block_size, null_block):
@@ -38,6 +39,7 @@ class PagedAgainstNaive(RuleBasedStateMachine):
         self.texts = {}
         self.memory = {}
         self.next_seq = self.next_token = 0
+        self.kept = []
 
     @rule(target=seqs, tokens=st.integers(1, 40))
     def allocate(self, tokens):
@@ -74,11 +76,25 @@ class PagedAgainstNaive(RuleBasedStateMachine):
 
     @rule(target=seqs, parent=seqs)
     def fork(self, parent):
+        return self.fork_of(parent)
+
+    def fork_of(self, parent):
         child = self._new_seq()
         self.pool.fork(parent, child)
         self.tables[child] = list(self.tables[parent])
         self.texts[child] = list(self.texts[parent])
         return child
+
+    @rule(target=residents, seq=consumes(seqs))
+    def keep_resident(self, seq):
+        """From here on nobody writes to it or frees it; others fork from it."""
+        self.pool.keep_resident(seq)
+        self.kept.append(seq)
+        return seq
+
+    @rule(target=seqs, parent=residents)
+    def fork_a_resident(self, parent):
+        return self.fork_of(parent)
 
     @rule(seq=consumes(seqs))
     def free(self, seq):
@@ -106,6 +122,22 @@ class PagedAgainstNaive(RuleBasedStateMachine):
         assert self.pool.capacity_tokens == len(self.blocks) * self.block_size
         assert self.pool.rounding_tokens == self.pool.holes_tokens == 0
         self.pool.check()
+
+    @invariant()
+    def shared_is_what_sequences_have_beyond_what_is_taken(self):
+        """Slots: of all sequences but the residents, less what is taken. Empty ones likewise."""
+        using = [seq for seq in self.tables if seq not in self.kept]
+        slots = sum(len(self.tables[seq]) for seq in using) * self.block_size
+        assert self.pool.shared_tokens == slots - self.pool.taken_tokens
+        filled = {
+            (self.tables[seq][position // self.block_size], position % self.block_size)
+            for seq, text in self.texts.items()
+            for position in range(len(text))
+        }
+        empty = slots - sum(len(self.texts[seq]) for seq in using)
+        assert self.pool.shared_empty_tokens == empty - (self.pool.taken_tokens - len(filled))
+        kept = {block for seq in self.kept for block in self.tables[seq]}
+        assert self.pool.resident_tokens >= len(kept) * self.block_size
 
     @invariant()
     def each_sequence_reads_what_it_wrote(self):
