@@ -347,9 +347,10 @@ class Cluster:
             return
         for allocator in self._allocators:
             allocator.check()
-            require(allocator.taken_tokens == 0, "all KV slots come back")
         for replica in self._replicas:
             check_swap_space(replica.scheduler.swap_space)
+            all_back = allocator.taken_tokens == allocator.resident_tokens
+            require(all_back, "all KV slots come back")
         self._step_laws.check_tokens(self._population)
         require(
             sum(replica.held_tokens + replica.inside_tokens for replica in self._replicas) == 0,

@@ -425,7 +425,8 @@ class Replica:
         self.held_tokens += tokens - plan.ended_seqs
         scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
         held = self.held_tokens * self._slots_per_token
-        held -= allocator.shared_tokens + allocator.released_tokens
+        shared = allocator.shared_tokens
+        held -= shared - allocator.shared_empty_tokens + allocator.released_tokens
         reusable = allocator.reusable_tokens
         self._add_step(
             self._pack_step(
@@ -457,6 +458,7 @@ class Replica:
                 len(plan.paused),
                 len(scheduler.swapped),
                 plan.copy_ns,
+                shared,
             )
         )
         if plan.chunks:
