@@ -3,9 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 import kvsim.workload.arrivals
 import kvsim.workload.lengths
@@ -107,6 +114,12 @@ class Workload(ClientParameters):
     """Arrivals stop after it, and it is the horizon of all rates; null: the arrivals decide."""
     n: int = Field(default=1, ge=1, le=1024)
     """Samples of each request (parallel sampling): answers to one prompt."""
+    beam_width: int = Field(default=1, ge=1, le=64)
+    """Candidates of beam search: each request is decoded as so many sequences of the same length,
+    each with a row of its own in the results; 1: it samples."""
+    beam_turnover: float = Field(default=1.0, ge=0, le=1)
+    """In beam search, the probability that a candidate goes on from any candidate, all alike, and
+    not from itself. Scores aren't known, so this is an assumption: try 0.25 to 1."""
     max_concurrency: int | None = Field(default=None, ge=1, le=10**6)
     """Most requests in flight, as `vllm bench serve --max-concurrency`: others wait at the client,
     and their latencies start when they are sent; null: no limit."""
@@ -124,10 +137,25 @@ class Workload(ClientParameters):
                 wrong = _why_not(self, source, member)
                 if wrong:
                     raise ValueError(f"class {member.name}: {wrong}" if member.name else wrong)
+        if self.n > 1 and self.beam_width > 1:
+            raise ValueError("n and beam_width: a request samples or searches; leave one of them out")
         too_many = why_too_many(self.foreseen_requests)
         if too_many:
             raise ValueError(too_many)
         return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_unused_beams(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave beam search out of what is written of a workload that samples."""
+        written: dict[str, Any] = dump(self)
+        if self.beam_width == 1:
+            written = {k: v for k, v in written.items() if not k.startswith("beam_")}
+        return written
+
+    @property
+    def samples(self) -> int:
+        """Sequences of each request: answers to one prompt, or candidates for one."""
+        return max(self.n, self.beam_width)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -159,7 +187,7 @@ class Workload(ClientParameters):
             ends = [float(source.num_requests)] if source.num_requests is not None else []
             if self.duration_s is not None:
                 ends.append(rate_per_s * self.duration_s)
-            total += min(ends, default=0.0) * self.n
+            total += min(ends, default=0.0) * self.samples
         return total
 
     def policies(self) -> Iterator[object]:
