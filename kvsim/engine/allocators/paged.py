@@ -5,7 +5,8 @@ block pool does, seen from outside.
 """
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
@@ -35,6 +36,20 @@ class Paged(Layout):
         return PagedPool(shape, self.null_block)
 
 
+@dataclass(frozen=True, slots=True)
+class SwappedTables:
+    """Block tables of sequences whose blocks were copied to the host.
+
+    Attributes:
+        tables: Sequence, where each of its blocks is, and its slots beyond its length. Copies are
+            numbered from 0; `~block` is a resident's block, which stayed in the pool.
+        blocks: Number of copies.
+    """
+
+    tables: Sequence[tuple[int, list[int], int]]
+    blocks: int
+
+
 class PagedPool:
     """Block tables, owners and free blocks of one replica.
 
@@ -47,6 +62,9 @@ class PagedPool:
     queue and taken from the front (R27, R28), and blocks with a key lie behind all others; so
     the part without keys is last in, first out. Blocks that nobody has used yet lie behind the
     stack as a mere range: the memory of a large pool grows with its use.
+
+    Beyond what all allocators do, it has residents, and swaps; `copied_blocks` counts what
+    copy-on-write has copied.
     """
 
     slots_per_token = 1
@@ -62,12 +80,14 @@ class PagedPool:
         "_max_model_len",
         "_num_blocks",
         "_resident",
+        "_resident_blocks",
         "_spare",
         "_tables",
         "_unused",
         "_watermark_blocks",
         "block_tokens",
         "capacity_tokens",
+        "copied_blocks",
         "free_tokens",
         "growth_tokens",
         "holes_tokens",
@@ -98,6 +118,8 @@ class PagedPool:
         self.shared_tokens = self.shared_empty_tokens = self.reusable_tokens = 0
         self.resident_tokens = 0
         self._resident: list[int] = []  # sequences that stay
+        self._resident_blocks: set[int] = set()
+        self.copied_blocks = 0
 
     def can_ever_fit(self, request: RequestView) -> bool:
         """Tell whether an empty pool could serve the request to its `max_tokens`.
@@ -164,10 +186,7 @@ class PagedPool:
         if child in self._tables:
             raise ValueError(f"sequence {child} owns slots already")
         table = self._tables[parent].copy()
-        co_owners = self._co_owners
-        for block in table:
-            co_owners[block] = co_owners.get(block, 0) + 1
-        self.shared_tokens += len(table) * self._block_size
+        self._share(table)
         self._tables[child] = table
         self._spare[child] = spare = self._spare[parent]
         self.shared_empty_tokens += spare
@@ -182,6 +201,7 @@ class PagedPool:
         self.resident_tokens += slots_tokens
         self.shared_tokens -= slots_tokens
         self._resident.append(seq)
+        self._resident_blocks.update(self._tables[seq])
         self.shared_empty_tokens -= self._spare[seq]
 
     def free(self, seq: int) -> None:
@@ -194,6 +214,42 @@ class PagedPool:
             released = self._disowned(released)
         self._free_blocks += released
         self._count_taken(-len(released))
+
+    def distinct_blocks(self, seqs: Iterable[int]) -> int:
+        """Return how many blocks sequences own together, residents' blocks not counted."""
+        return len(set().union(*(self._tables[seq] for seq in seqs)) - self._resident_blocks)
+
+    def swap_out(self, seqs: Iterable[int]) -> SwappedTables:
+        """Free the blocks of sequences; residents' blocks stay where they are.
+
+        What they share with others than one another is copied, as they won't share it any more.
+        """
+        copies: dict[int, int] = {}
+        tables = []
+        for seq in seqs:
+            places = [
+                ~block if block in self._resident_blocks else copies.setdefault(block, len(copies))
+                for block in self._tables[seq]
+            ]
+            tables.append((seq, places, self._spare[seq]))
+            self.free(seq)
+        return SwappedTables(tables, len(copies))
+
+    def swap_in(self, swapped: SwappedTables) -> bool:
+        """Give sequences blocks again, shared as before; False if there are too few free ones."""
+        if swapped.blocks * self._block_size > self.free_tokens:
+            return False
+        copies = self._take(swapped.blocks)
+        owned = self._resident_blocks.copy()
+        for seq, places, spare in swapped.tables:
+            table = [copies[place] if place >= 0 else ~place for place in places]
+            self._share([block for block in table if block in owned])
+            if spare and table[-1] in owned:
+                self.shared_empty_tokens += spare
+            owned.update(table)
+            self._tables[seq] = table
+            self._spare[seq] = spare
+        return True
 
     def slots_tokens(self, seq: int) -> int:
         """Return the slots of a sequence's blocks."""
@@ -273,6 +329,13 @@ class PagedPool:
         kept_back = 0 if idle else self._watermark_blocks
         return Shortage.of(needed_blocks, kept_back, self.free_tokens // self._block_size)
 
+    def _share(self, blocks: Sequence[int]) -> None:
+        """Add an owner to blocks that have one."""
+        co_owners = self._co_owners
+        for block in blocks:
+            co_owners[block] = co_owners.get(block, 0) + 1
+        self.shared_tokens += len(blocks) * self._block_size
+
     def _extend(self, seq: int, tokens: int) -> bool:
         """Append to a sequence that may write to its last block."""
         spare = self._spare[seq] - tokens
@@ -320,6 +383,7 @@ class PagedPool:
             return False
         table = self._tables[seq]
         self._disown(table.pop())
+        self.copied_blocks += 1
         self.shared_empty_tokens -= self._spare[seq]
         table += self._take(missing + 1)
         self._spare[seq] = spare + missing * self._block_size
