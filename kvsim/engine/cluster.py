@@ -95,6 +95,7 @@ class Cluster:
         self._present: dict[int, Request] = {}
         self._answers_tokens: dict[int, int] = {}  # of the present ones: not for policies to see
         self._gone: dict[int, _Gone] = {}  # present requests whose clients are gone
+        self._arriving: list[Request] = []  # samples of a group of which others are still to come
         self._front_end_free_ns = [0] * fleet.replicas
         self._clock = Clock()
         allocators = [fleet.build_allocator(self._answer_tokens) for _ in range(fleet.replicas)]
@@ -172,28 +173,45 @@ class Cluster:
     # Requests come
 
     def take_in(self, request: Request, answer_tokens: int) -> None:
-        """Take a request that arrives now, and send it to a replica."""
+        """Take a request that arrives now, and send it to a replica.
+
+        Where samples of a prompt are one request to the engine, they wait for the last of them.
+        """
         self._population.arrive(self._clock.now)
         self._present[request.number] = request
         self._answers_tokens[request.number] = answer_tokens
-        fleet = self._fleet
-        if fleet.refuses_hopeless and why_never(request, fleet.config, self._allocators[0]):
-            self._leave(request, REJECTED)
-            self._clients.left(request, answered=False)
+        arriving = self._arriving
+        arriving.append(request)
+        if len(arriving) == request.samples or not self._replicas[0].scheduler.gangs_samples:
+            self._arriving = []
+            self._send_on(arriving)
+
+    def _send_on(self, requests: list[Request]) -> None:
+        """Send what is one request to the engine to a replica, by way of its front end."""
+        fleet, first = self._fleet, requests[0]
+        pool = self._allocators[0]
+        if fleet.refuses_hopeless and any(
+            why_never(request, fleet.config, pool) for request in requests
+        ):
+            for request in requests:
+                self._leave(request, REJECTED)
+                self._clients.left(request, answered=False)
             return
-        shares_queue = fleet.router.shares_queue
+        shares_queue, now_ns = fleet.router.shares_queue, self._clock.now
         if not shares_queue:
-            request.replica = fleet.router.choose(request, self._loads)
-            self._loads[request.replica].add(request)
-        now_ns = request.queued_ns = self._clock.now
-        if fleet.front_end:
-            request.queued_ns += self._front_end_ns(request)
-        if not shares_queue:
-            self._replicas[request.replica].expect(request)
-        elif request.queued_ns == now_ns:
-            self._enqueue(request)
-        else:
-            self._at(request.queued_ns, lambda: self._enqueue(request))
+            replica = fleet.router.choose(first, self._loads)
+            for request in requests:
+                request.replica = replica
+                self._loads[replica].add(request)
+        queued_ns = now_ns + (self._front_end_ns(first) if fleet.front_end else 0)
+        for request in requests:
+            request.queued_ns = queued_ns
+            if not shares_queue:
+                self._replicas[request.replica].expect(request)
+        if shares_queue and queued_ns == now_ns:
+            self._enqueue(requests)
+        elif shares_queue:
+            self._at(queued_ns, lambda: self._enqueue(requests))
 
     def _at(self, time_ns: int, action: Callable[[], None]) -> None:
         instant = Instant(self._clock, time_ns - self._clock.now)
@@ -214,11 +232,12 @@ class Cluster:
         free_ns[server] = ends_ns
         return ends_ns + front_end.rest_ns - now_ns
 
-    def _enqueue(self, request: Request) -> None:
-        """Put a request into the common queue, unless its client is gone."""
-        if request.number not in self._gone:
-            self._replicas[0].scheduler.enqueue(request)
-            self.requeued()
+    def _enqueue(self, requests: list[Request]) -> None:
+        """Put requests into the common queue, unless their client is gone."""
+        for request in requests:
+            if request.number not in self._gone:
+                self._replicas[0].scheduler.enqueue(request)
+        self.requeued()
 
     def requeued(self) -> None:
         """Let the first replica that sleeps look at the queue, if it is shared."""

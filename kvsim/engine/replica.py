@@ -514,6 +514,8 @@ class Replica:
         chunks = []
         for request in plan.chunks:
             new, prefix = request.chunk_tokens, request.computed_tokens
+            if not new:  # it shares the prompt that a sample of its group computes
+                continue
             chunks.append((new, prefix))
             chunk_tokens += new
             kv_tokens += prefix + new

@@ -166,6 +166,7 @@ class Scheduler(Protocol):
     waiting: WaitingQueue
     most_in_flight: int  # steps that are scheduled and have not ended
     swap_space: SwapSpace | None  # None: it recomputes what it preempts
+    gangs_samples: bool  # samples of one prompt are one request: they come and run together
 
     @property
     def running(self) -> Mapping[int, Request]:

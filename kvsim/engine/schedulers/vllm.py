@@ -65,6 +65,7 @@ class VllmScheduler:
 
     swap_space: SwapSpace | None = None
     swapped: Collection[Request] = ()
+    gangs_samples = False
 
     def __init__(self, config: EngineConfig, allocator: KVAllocator, waiting: WaitingQueue) -> None:
         """Schedule from `waiting`, which several replicas may share."""
