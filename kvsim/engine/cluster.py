@@ -190,10 +190,13 @@ class Cluster:
         """Send what is one request to the engine to a replica, by way of its front end."""
         fleet, first = self._fleet, requests[0]
         pool = self._allocators[0]
+        if len(requests) > 1:
+            for request in requests:
+                request.kin = requests
         if fleet.refuses_hopeless and any(
             why_never(request, fleet.config, pool) for request in requests
         ):
-            for request in requests:
+            for request in requests.copy():
                 self._leave(request, REJECTED)
                 self._clients.left(request, answered=False)
             return

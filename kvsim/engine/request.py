@@ -74,6 +74,7 @@ class Request:
         "generated_tokens",
         "group",
         "hit_tokens",
+        "kin",
         "known_tokens",
         "last_token_ns",
         "lost_tokens",
@@ -118,6 +119,7 @@ class Request:
         self.attempt = 0  # of its client, from 0
         self.bundle = -1  # its client's number for what was sent at once
         self.samples = 1  # how many requests were sent at once, of one prompt
+        self.kin: list[Request] | None = None  # those of them that are left, if they run as one
         self.parents: bytes | None = None  # of beams: see `kvsim.workload.requests.Beams.of`
         self.prefix = -1  # which system prompt it begins with
         self.prefix_tokens = 0  # length of that; 0: it has none

@@ -18,32 +18,22 @@ class Kinship:
         """Start with nobody; with `declared_prefixes` the blocks of system prompts stay."""
         self._pool = pool
         self._declared = declared_prefixes
-        self._groups: dict[Group, list[Request]] = {}  # of several, those that are left
         self._residents: dict[int, int] = {}  # system prompt → the sequence that keeps it
         self._choices: dict[Group, int] = {}  # of beams: how many of them were followed
         # Who asks for single tokens: beams, and samples that still share a block they will write to.
         self.by_token: dict[int, Request] = {}  # by number
 
-    # Groups
-
-    def join(self, request: Request) -> None:
-        """Take in a request that has just arrived."""
-        if request.samples > 1:
-            self._groups.setdefault(_group_of(request), []).append(request)
+    def of(self, request: Request) -> list[Request]:
+        """Return what is left of a request's group, in order."""
+        return [request] if request.kin is None else request.kin
 
     def leave(self, request: Request) -> None:
         """Forget a request that has ended."""
         self.by_token.pop(request.number, None)
-        if request.samples > 1:
-            group = _group_of(request)
-            self._groups[group].remove(request)
-            if not self._groups[group]:
-                del self._groups[group]
-                self._choices.pop(group, None)
-
-    def of(self, request: Request) -> list[Request]:
-        """Return what is left of a request's group, in order."""
-        return self._groups[_group_of(request)] if request.samples > 1 else [request]
+        if request.kin is not None:
+            request.kin.remove(request)
+            if not request.kin:
+                self._choices.pop(_group_of(request), None)
 
     # Prompts
 
@@ -102,7 +92,7 @@ class Kinship:
         if choices <= self._choices.get(group, 0):
             return
         self._choices[group] = choices
-        beams, pool = self._groups[group], self._pool
+        beams, pool = self.of(request), self._pool
         assert request.parents is not None
         parents = request.parents[(choices - 1) * len(beams) : choices * len(beams)]
         heirs = list(parents)
