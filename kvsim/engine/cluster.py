@@ -196,7 +196,7 @@ class Cluster:
         if fleet.refuses_hopeless and any(
             why_never(request, fleet.config, pool) for request in requests
         ):
-            for request in requests.copy():
+            for request in requests:
                 self._leave(request, REJECTED)
                 self._clients.left(request, answered=False)
             return
