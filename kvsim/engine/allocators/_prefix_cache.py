@@ -47,7 +47,7 @@ class PrefixCachingPool(PagedPool):
         hits = self._hits(request)
         needed = -(-min(known_tokens, self._max_model_len) // self._block_size) - len(hits)
         needed += len(self._lru.among(hits))  # they leave the queue when touched
-        return self._shortage(needed, idle)
+        return self.shortage_of(needed, idle)
 
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
         """Give a new sequence its cached blocks, and new ones up to its first `tokens`."""

@@ -134,7 +134,12 @@ class PagedPool:
     ) -> Shortage:
         """Tell whether blocks for all `known_tokens` are free, beside the watermark (R17, R19)."""
         needed = -(-min(known_tokens, self._max_model_len) // self._block_size)
-        return self._shortage(needed, idle)
+        return self.shortage_of(needed, idle)
+
+    def shortage_of(self, blocks: int, idle: bool) -> Shortage:
+        """Tell whether so many blocks are free, beside the watermark unless the engine is idle."""
+        kept_back = 0 if idle else self._watermark_blocks
+        return Shortage.of(blocks, kept_back, self.free_tokens // self._block_size)
 
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
         """Give a new sequence blocks for `tokens`; False if there are too few free ones.
@@ -324,10 +329,6 @@ class PagedPool:
         empty_tokens = sum(spare_of[seq] for seq in ends)
         empty_tokens -= sum({block: spare_of[seq] for seq, block in ends.items()}.values())
         return empty_tokens - sum(spare_of[seq] for seq in self._resident)
-
-    def _shortage(self, needed_blocks: int, idle: bool) -> Shortage:
-        kept_back = 0 if idle else self._watermark_blocks
-        return Shortage.of(needed_blocks, kept_back, self.free_tokens // self._block_size)
 
     def _share(self, blocks: Sequence[int]) -> None:
         """Add an owner to blocks that have one."""
