@@ -201,8 +201,8 @@ def _draw_outputs(
 ) -> Ints:
     """Return the answer lengths of all samples or beams, shape (requests, samples).
 
-    Beams are equally long. Further samples come from the same law, without regard to the prompt: of recorded requests
-    only one answer is known.
+    Beams are equally long. Further samples come from the same law, without regard to the prompt:
+    of recorded requests only one answer is known.
     """
     output = prompts.output_tokens
     shape = (len(output), workload.n - 1)

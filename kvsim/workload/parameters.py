@@ -138,7 +138,7 @@ class Workload(ClientParameters):
                 if wrong:
                     raise ValueError(f"class {member.name}: {wrong}" if member.name else wrong)
         if self.n > 1 and self.beam_width > 1:
-            raise ValueError("n and beam_width: a request samples or searches; leave one of them out")
+            raise ValueError("n and beam_width: a request samples or searches; leave one out")
         too_many = why_too_many(self.foreseen_requests)
         if too_many:
             raise ValueError(too_many)

@@ -49,6 +49,11 @@ class SwappedTables:
     tables: Sequence[tuple[int, list[int], int]]
     blocks: int
 
+    @property
+    def owner(self) -> int:
+        """The first of the sequences, which stands for all."""
+        return self.tables[0][0]
+
 
 class PagedPool:
     """Block tables, owners and free blocks of one replica.

@@ -16,11 +16,11 @@ class Kinship:
 
     def __init__(self, pool: PagedPool, declared_prefixes: bool) -> None:
         """Start with nobody; with `declared_prefixes` the blocks of system prompts stay."""
-        self._pool = pool
+        self.pool = pool
         self._declared = declared_prefixes
         self._residents: dict[int, int] = {}  # system prompt → the sequence that keeps it
         self._choices: dict[Group, int] = {}  # of beams: how many of them were followed
-        # Who asks for single tokens: beams, and samples that still share a block they will write to.
+        # Who asks for single tokens: beams, and samples that share the block they will write to.
         self.by_token: dict[int, Request] = {}  # by number
 
     def of(self, request: Request) -> list[Request]:
@@ -39,7 +39,7 @@ class Kinship:
 
     def blocks_to_start(self, request: Request) -> int:
         """Return how many free blocks the known tokens of a request's group take."""
-        block_size = self._pool.growth_tokens
+        block_size = self.pool.growth_tokens
         blocks = -(-request.known_tokens // block_size)
         if self._is_declared(request):
             blocks -= request.prefix_tokens // block_size
@@ -49,7 +49,7 @@ class Kinship:
 
     def start(self, request: Request) -> int:
         """Give a request and its group their first blocks; return how many tokens are there."""
-        pool, cached_tokens = self._pool, 0
+        pool, cached_tokens = self.pool, 0
         if self._is_declared(request):
             cached_tokens = request.prefix_tokens if request.prefix in self._residents else 0
             pool.fork(self._resident(request), request.number)
@@ -62,17 +62,17 @@ class Kinship:
 
     def begin_to_write(self, request: Request) -> None:
         """Note a request whose prompt was computed, with its group."""
-        shares_last = request.known_tokens % self._pool.growth_tokens > 0
+        shares_last = request.known_tokens % self.pool.growth_tokens > 0
         if request.samples > 1 and (request.parents is not None or shares_last):
             self.by_token[request.number] = request
 
-    def write(self, request: Request, whole_block: bool) -> bool:
+    def write(self, request: Request) -> bool:
         """Give a request the slot for its next token, and the rest of a new block; False: no room.
 
         With its first token a sample gets a last block of its own.
         """
         by_token = request.number in self.by_token
-        if not self._pool.append(request.number, 1 if by_token else self._pool.growth_tokens):
+        if not self.pool.append(request.number, 1 if by_token else self.pool.growth_tokens):
             return False
         if by_token and request.parents is None:
             del self.by_token[request.number]
@@ -92,7 +92,7 @@ class Kinship:
         if choices <= self._choices.get(group, 0):
             return
         self._choices[group] = choices
-        beams, pool = self.of(request), self._pool
+        beams, pool = self.of(request), self.pool
         assert request.parents is not None
         parents = request.parents[(choices - 1) * len(beams) : choices * len(beams)]
         heirs = list(parents)
@@ -115,8 +115,8 @@ class Kinship:
         """
         if request.prefix not in self._residents:
             seq = -1 - len(self._residents)
-            self._pool.allocate(request, seq, request.prefix_tokens)
-            self._pool.keep_resident(seq)
+            self.pool.allocate(request, seq, request.prefix_tokens)
+            self.pool.keep_resident(seq)
             self._residents[request.prefix] = seq
         return self._residents[request.prefix]
 
