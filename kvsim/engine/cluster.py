@@ -369,10 +369,10 @@ class Cluster:
             return
         for allocator in self._allocators:
             allocator.check()
-        for replica in self._replicas:
-            check_swap_space(replica.scheduler.swap_space)
             all_back = allocator.taken_tokens == allocator.resident_tokens
             require(all_back, "all KV slots come back")
+        for replica in self._replicas:
+            check_swap_space(replica.scheduler.swap_space)
         self._step_laws.check_tokens(self._population)
         require(
             sum(replica.held_tokens + replica.inside_tokens for replica in self._replicas) == 0,

@@ -18,6 +18,7 @@ class BlockEngine:
     """
 
     most_in_flight = 1
+    gangs_samples = False
     swapped: Collection[Request] = ()
 
     def __init__(
