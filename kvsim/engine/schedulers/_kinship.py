@@ -19,7 +19,8 @@ class Kinship:
         self.pool = pool
         self._declared = declared_prefixes
         self._residents: dict[int, int] = {}  # system prompt → the sequence that keeps it
-        self._choices: dict[Group, int] = {}  # of beams: how many of them were followed
+        # Of groups of beams: how many choices they have followed, and who is at which place since.
+        self._beams: dict[Group, tuple[int, list[Request]]] = {}
         # Who asks for single tokens: beams, and samples that share the block they will write to.
         self.by_token: dict[int, Request] = {}  # by number
 
@@ -33,7 +34,7 @@ class Kinship:
         if request.kin is not None:
             request.kin.remove(request)
             if not request.kin:
-                self._choices.pop(_group_of(request), None)
+                self._beams.pop(_group_of(request), None)
 
     # Prompts
 
@@ -88,20 +89,22 @@ class Kinship:
 
     def _follow(self, request: Request, choices: int) -> None:
         """Follow choices up to so many of a request's group, all but the last of which it has."""
-        group = _group_of(request)
-        if choices <= self._choices.get(group, 0):
+        group, kin = _group_of(request), self.of(request)
+        followed, beams = self._beams.get(group, (0, kin))
+        if choices <= followed:
             return
-        self._choices[group] = choices
-        beams, pool = self.of(request), self.pool
         assert request.parents is not None
-        parents = request.parents[(choices - 1) * len(beams) : choices * len(beams)]
-        heirs = list(parents)
-        for place in set(parents):
-            heirs.remove(place)  # its first heir takes its place
-        for place in range(len(beams)):
-            if place not in parents:
-                pool.free(beams[place].number)
-                pool.fork(beams[heirs.pop()].number, beams[place].number)
+        parents = request.parents[(choices - 1) * len(kin) : choices * len(kin)]
+        dying = [beam for place, beam in enumerate(beams) if place not in parents]
+        heirs: list[Request] = []
+        for place in parents:
+            heir = beams[place]
+            if heir in heirs:  # its parent has gone on already, so it takes the place of a dead one
+                heir = dying.pop()
+                self.pool.free(heir.number)
+                self.pool.fork(beams[place].number, heir.number)
+            heirs.append(heir)
+        self._beams[group] = choices, heirs
 
     # Declared prefixes
 
