@@ -560,6 +560,8 @@ class Replica:
             last_step = self._last_steps[request.number]
             self._ending[last_step].remove(request)
             self._end_at(request, last_step + 1)
+            if request.parents is not None:  # beams may share the last block until they go on
+                self.inside_tokens -= self._unused_tokens.pop(request.number, 0)
         for request in plan.swapped_in:
             self.held_tokens += request.computed_before(self.step)
             left_tokens = self._answers_tokens[request.number] - request.generated_tokens

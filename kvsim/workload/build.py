@@ -207,8 +207,8 @@ def _draw_outputs(
     output = prompts.output_tokens
     shape = (len(output), workload.n - 1)
     rng = draws.of(member.name, "samples")
-    if workload.beam_width > 1:
-        return np.repeat(output[:, None], workload.beam_width, axis=1)
+    if workload.samples_alike or workload.beam_width > 1:
+        return np.repeat(output[:, None], workload.samples, axis=1)
     if not output.size or workload.n == 1:
         further = np.zeros(shape, dtype=np.int64)
     elif recorded is not None:

@@ -114,6 +114,9 @@ class Workload(ClientParameters):
     """Arrivals stop after it, and it is the horizon of all rates; null: the arrivals decide."""
     n: int = Field(default=1, ge=1, le=1024)
     """Samples of each request (parallel sampling): answers to one prompt."""
+    samples_alike: bool = False
+    """All samples of a request are as long as the first, as where a benchmark sets their length
+    (ignore_eos and one max_tokens); false: each has a length of its own."""
     beam_width: int = Field(default=1, ge=1, le=64)
     """Candidates of beam search: each request is decoded as so many sequences of the same length,
     each with a row of its own in the results; 1: it samples."""
@@ -145,12 +148,12 @@ class Workload(ClientParameters):
         return self
 
     @model_serializer(mode="wrap")
-    def _leave_out_unused_beams(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave beam search out of what is written of a workload that samples."""
+    def _leave_out_unused(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only beam search, or samples of equal length, make a difference to."""
         written: dict[str, Any] = dump(self)
-        if self.beam_width == 1:
-            written = {k: v for k, v in written.items() if not k.startswith("beam_")}
-        return written
+        unused = set() if self.samples_alike else {"samples_alike"}
+        unused |= set() if self.beam_width > 1 else {"beam_width", "beam_turnover"}
+        return {name: value for name, value in written.items() if name not in unused}
 
     @property
     def samples(self) -> int:

@@ -192,8 +192,7 @@ class PlainV0:
         }
         # A copy of a block holds the slots that were written before it was copied, too.
         copies = {
-            (place, last): min(self.block, length - place)
-            for place, last, length in self.ends()
+            (place, last): min(self.block, length - place) for place, last, length in self.ends()
         }
         assert len(filled) <= sum(copies.values())
         return {

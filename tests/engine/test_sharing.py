@@ -47,7 +47,9 @@ def table_of(groups):
         prefixes = [g.prefix or (0, 0) for g in groups for _ in g.answers]
         prompts = [
             [(seed, tokens), (1000 + row, prompt - tokens)]
-            for row, ((seed, tokens), (_, prompt, _, _)) in enumerate(zip(prefixes, rows, strict=True))
+            for row, ((seed, tokens), (_, prompt, _, _)) in enumerate(
+                zip(prefixes, rows, strict=True)
+            )
         ]
         table = replace(
             table,
