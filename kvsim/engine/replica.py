@@ -321,6 +321,7 @@ class Replica:
             0,
             len(scheduler.swapped),
             0,
+            0,
         )  # fmt: skip
         self._rows.add_stretch(row, varying)
         self.held_tokens += decode_seqs * steps
@@ -347,6 +348,7 @@ class Replica:
         inside_tokens: list[int] = []
         reusable_tokens: list[int] = []
         given_back_tokens: list[int] = []
+        shared_tokens: list[int] = []
         last_steps, block_tokens = self._last_steps, self._block_tokens
         while len(taken_tokens) < len(durations_ns):
             first = step + len(taken_tokens)
@@ -364,8 +366,14 @@ class Replica:
             inside_tokens += inside
             reusable_tokens += [growth.reusable_tokens] * steps
             given_back_tokens += [growth.given_back_tokens] * steps
+            shared_tokens += [growth.shared_tokens] * steps
         return Varying(
-            durations_ns, taken_tokens, inside_tokens, reusable_tokens, given_back_tokens
+            durations_ns,
+            taken_tokens,
+            inside_tokens,
+            reusable_tokens,
+            given_back_tokens,
+            shared_tokens,
         )
 
     def _batch(self, step: int) -> Batch:

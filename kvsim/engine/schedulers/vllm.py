@@ -583,9 +583,10 @@ class VllmScheduler:
 
 def _passed(allocator: KVAllocator, steps: int) -> Growth:
     """Return that steps have passed after which the pool is as it is now."""
-    given_back_tokens = allocator.shared_tokens + allocator.released_tokens
+    shared_tokens = allocator.shared_tokens
+    given_back_tokens = shared_tokens + allocator.released_tokens
     taken_tokens = [allocator.taken_tokens] * steps
-    return Growth([], taken_tokens, allocator.reusable_tokens, given_back_tokens)
+    return Growth([], taken_tokens, allocator.reusable_tokens, given_back_tokens, shared_tokens)
 
 
 def _by_rank(requests: dict[int, Request]) -> list[Request]:
