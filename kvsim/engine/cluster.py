@@ -184,37 +184,45 @@ class Cluster:
         arriving.append(request)
         if len(arriving) == request.samples or not self._replicas[0].scheduler.gangs_samples:
             self._arriving = []
-            self._send_on(arriving)
+            self._let_in(arriving)
 
-    def _send_on(self, requests: list[Request]) -> None:
-        """Send what is one request to the engine to a replica, by way of its front end."""
-        fleet, first = self._fleet, requests[0]
-        pool = self._allocators[0]
+    def _let_in(self, requests: list[Request]) -> None:
+        """Send what is one request to the engine to a replica, or reject it."""
         if len(requests) > 1:
             for request in requests:
                 request.kin = requests
-        if fleet.refuses_hopeless and any(
-            why_never(request, fleet.config, pool) for request in requests
-        ):
+        config, pool = self._fleet.config, self._allocators[0]
+        if self._fleet.refuses_hopeless and any(why_never(each, config, pool) for each in requests):
             for request in requests:
                 self._leave(request, REJECTED)
                 self._clients.left(request, answered=False)
-            return
-        shares_queue, now_ns = fleet.router.shares_queue, self._clock.now
-        if not shares_queue:
-            replica = fleet.router.choose(first, self._loads)
-            for request in requests:
-                request.replica = replica
-                self._loads[replica].add(request)
-        queued_ns = now_ns + (self._front_end_ns(first) if fleet.front_end else 0)
+        elif self._fleet.router.shares_queue:
+            self._send_to_queue(requests)
+        else:
+            self._send_to_replica(requests)
+
+    def _send_to_replica(self, requests: list[Request]) -> None:
+        replica = self._fleet.router.choose(requests[0], self._loads)
         for request in requests:
-            request.queued_ns = queued_ns
-            if not shares_queue:
-                self._replicas[request.replica].expect(request)
-        if shares_queue and queued_ns == now_ns:
+            request.replica = replica
+            self._loads[replica].add(request)
+        self._note_queued(requests)
+        for request in requests:
+            self._replicas[replica].expect(request)
+
+    def _send_to_queue(self, requests: list[Request]) -> None:
+        self._note_queued(requests)
+        queued_ns = requests[0].queued_ns
+        if queued_ns == self._clock.now:
             self._enqueue(requests)
-        elif shares_queue:
+        else:
             self._at(queued_ns, lambda: self._enqueue(requests))
+
+    def _note_queued(self, requests: list[Request]) -> None:
+        """Note when they will be through the front end, which takes them for one."""
+        delay_ns = self._front_end_ns(requests[0]) if self._fleet.front_end else 0
+        for request in requests:
+            request.queued_ns = self._clock.now + delay_ns
 
     def _at(self, time_ns: int, action: Callable[[], None]) -> None:
         instant = Instant(self._clock, time_ns - self._clock.now)
@@ -237,10 +245,11 @@ class Cluster:
 
     def _enqueue(self, requests: list[Request]) -> None:
         """Put requests into the common queue, unless their client is gone."""
-        for request in requests:
-            if request.number not in self._gone:
-                self._replicas[0].scheduler.enqueue(request)
-        self.requeued()
+        present = [request for request in requests if request.number not in self._gone]
+        for request in present:
+            self._replicas[0].scheduler.enqueue(request)
+        if present:
+            self.requeued()
 
     def requeued(self) -> None:
         """Let the first replica that sleeps look at the queue, if it is shared."""
