@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run test lint prove bench report clean
+.PHONY: help run test lint prove bench report paper clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /make \1	/p' Makefile
@@ -35,6 +35,9 @@ bench: $(VENV)/.run ## measure speed, beside the recorded figures
 
 report: $(VENV)/.run ## rebuild the committed example under reports/example
 	$(BIN)/kvsim run $(EXAMPLE) --out reports/example
+
+paper: $(VENV)/.run ## simulate the PagedAttention paper: reports/paper.html
+	$(BIN)/kvsim paper
 
 clean: ## remove the virtual environment, build products and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -87,7 +87,7 @@ def run_into(
             tables[name]["requests"],
             tables[name]["steps"],
             tables[name]["events"],
-            _context(variant, requests, simulated[name], tables[name]["steps"]),
+            run_context(variant, requests, simulated[name], tables[name]["steps"]),
         )
         for name, variant in variants.items()
     }
@@ -188,9 +188,10 @@ def step_shape(steps: Columns) -> StepShape:
     return StepShape(**{name: steps[name] for name in names})
 
 
-def _context(
+def run_context(
     variant: ResolvedVariant, requests: RequestTable, simulated: Simulated, steps: Columns
 ) -> RunContext:
+    """Return what the metrics must know of a run beside its tables."""
     scenario, cost, shape = variant.scenario, variant.cost, step_shape(steps)
     end_s = scenario.max_simulated_s
     return RunContext(

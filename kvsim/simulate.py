@@ -31,8 +31,16 @@ def simulate(
     Raises:
         BrokenLawError: kvsim contradicts itself.
     """
+    cluster = Cluster(requests, fleet_of(variant), sink, progress)
+    until_s = variant.scenario.max_simulated_s
+    totals = cluster.run(None if until_s is None else seconds_to_ns(until_s))
+    return Simulated(totals, cluster.kv_capacity_tokens)
+
+
+def fleet_of(variant: ResolvedVariant) -> Fleet:
+    """Return the replicas of a variant, and what routes requests to them."""
     scenario = variant.scenario
-    fleet = Fleet(
+    return Fleet(
         config=variant.engine,
         replicas=variant.num_engines,
         router=to_ranks(
@@ -45,10 +53,6 @@ def simulate(
         build_scheduler=variant.build_scheduler,
         front_end=variant.profile.front_end if variant.profile else None,
     )
-    cluster = Cluster(requests, fleet, sink, progress)
-    until_s = scenario.max_simulated_s
-    totals = cluster.run(None if until_s is None else seconds_to_ns(until_s))
-    return Simulated(totals, cluster.kv_capacity_tokens)
 
 
 def _copy_ns_per_token(variant: ResolvedVariant) -> float:

@@ -94,6 +94,12 @@ STEPS = (
     Column("paused_seqs", "seqs", "Sequences that decode, but not in this iteration (V0)"),
     Column("swapped_seqs", "seqs", "Sequences swapped out to the host, after scheduling"),
     Column("swap_ns", "ns", "Copying of swapped blocks in this iteration, before the model runs"),
+    Column(
+        "shared_kv_tokens",
+        "tokens",
+        "Slots that would be taken beside these if no two sequences shared a block; negative while "
+        "a declared prefix is kept for nobody",
+    ),
 )
 
 EVENTS = (

@@ -17,6 +17,7 @@ from kvsim.cli.catalog import catalog
 from kvsim.cli.conform import conform
 from kvsim.cli.init import init
 from kvsim.cli.memory import memory
+from kvsim.cli.paper import paper
 from kvsim.cli.profile import profile
 from kvsim.cli.run import run
 from kvsim.cli.schema import schema
@@ -41,6 +42,7 @@ app.command()(memory)
 app.command()(conform)
 app.command()(validate)
 app.command()(profile)
+app.command()(paper)
 app.command()(calibrate)
 app.command()(catalog)
 app.command()(schema)

@@ -107,6 +107,12 @@ class DecodePrice:
         ns = form_ns * self.ratios.at(seqs, context_tokens.astype(np.float64))
         return np.asarray(np.maximum.accumulate(ns, axis=1))  # no longer context takes less
 
+    def times(self, factor: float, note: str) -> "DecodePrice":
+        """Return the price of a kernel that takes so many times as long, and what to know of it."""
+        both = "; ".join(text for text in (self.note, note) if text)
+        fixed_ns, seq_ns = self.fixed_ns * factor, self.seq_ns * factor
+        return replace(self, fixed_ns=fixed_ns, seq_ns=seq_ns, note=both)
+
 
 def price_decode(gpu: GpuSpec, heads: Heads, max_context_tokens: int) -> DecodePrice:
     """Price decode attention by a cold form, for mean contexts 0 to `max_context_tokens`.

@@ -1,11 +1,13 @@
 """Builds the price of an engine's iterations from the kernels of a model on a GPU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from kvsim.cost import Part
 from kvsim.cost.attention import price_decode
+from kvsim.cost.attention_kernels import AttentionKernelPolicy
+from kvsim.cost.attention_kernels.modern import Modern
 from kvsim.cost.collectives import collective_curve, gather_curve, hop_curve
 from kvsim.cost.formats import SIXTEEN_BIT_BYTES, sixteen_bit, weight_format
 from kvsim.cost.gemm import gemm_curves
@@ -24,6 +26,7 @@ from kvsim.cost.prefill import price_prefill
 from kvsim.cost.small_ops import SMALL_OPS, Sampling, embedding_ns, norm_ns, sampler_ns
 from kvsim.cost.step import AttentionLayers, KernelCost, Work
 from kvsim.cost.tables import Curve, Floats, Ints
+from kvsim.defaults import BLOCK_SIZE
 from kvsim.gpu import GpuSpec
 from kvsim.model import LayerGroup, ModelSpec, Parallelism
 from kvsim.units import NS_PER_S
@@ -48,6 +51,8 @@ class Deployment:
     all2all_backend: All2AllBackend = "allgather_reducescatter"
     expert_routing: Routing = "auto"
     sampling: Sampling = "plain"
+    block_size: int = BLOCK_SIZE
+    attention_kernel: AttentionKernelPolicy = field(default_factory=Modern)
 
     @property
     def parallel(self) -> Parallelism:
@@ -95,6 +100,7 @@ def _kernels(
         hops=_hop_curves(model, gpu, parallel, tokens.astype(np.float64)),
         last=_logits_curves(model, gpu, gpus, seqs, deployment.sampling),
         host=_host_curve(overhead, seqs, -(-all_reduces // stages), gpus),
+        upkeep=_upkeep_curve(overhead, deployment.block_size),
         attention=[_attention(gpu, group, deployment, model, tokens) for group in model.layers],
         work=_work(model, gpu, parallel, tokens),
     )
@@ -112,7 +118,10 @@ def _attention(
         count=group.count,
         heads=heads,
         prefill=prefill(gpu, heads, tokens),
-        decode=decode(gpu, heads, deployment.max_model_len),
+        decode=decode(gpu, heads, deployment.max_model_len).times(
+            deployment.attention_kernel.decode_factor(deployment.block_size),
+            deployment.attention_kernel.note(deployment.block_size),
+        ),
     )
 
 
@@ -172,6 +181,11 @@ def _host_curve(overhead: OverheadPolicy, seqs: Ints, all_reduces: int, gpus: in
     host_s = [overhead.host_s(int(count), all_reduces, gpus) for count in seqs]
     part = Part("host", "host", "given", overhead.source())
     return Curve(part, np.array(host_s) * NS_PER_S)
+
+
+def _upkeep_curve(overhead: OverheadPolicy, block_size: int) -> Curve:
+    part = Part("host", "host", "given", overhead.source())
+    return Curve(part, np.array([0.0, overhead.context_token_s(block_size) * NS_PER_S]))
 
 
 def _work(model: ModelSpec, gpu: GpuSpec, parallel: Parallelism, tokens: Ints) -> Work:

@@ -37,6 +37,7 @@ class Kernels:
         last: Curves by sequences of what only the last stage does.
         host: The host's part of a turn of a stage, by sequences.
         attention: All attention layers.
+        upkeep: What the host takes for 0 and 1 token of decoded context, once for each stage.
         work: What the GPUs of all stages do together.
     """
 
@@ -45,12 +46,13 @@ class Kernels:
     last: Sequence[Curve]
     host: Curve
     attention: Sequence[AttentionLayers]
+    upkeep: Curve
     work: Work
 
     def cost(self) -> KernelCost:
         """Return the price of iterations without pipeline stages."""
         seqs = [*self.last, self.host]
-        return KernelCost(self.tokens, seqs, self.attention, self.work)
+        return KernelCost(self.tokens, seqs, self.attention, self.work, self.upkeep)
 
 
 class PipelineCost:
@@ -127,9 +129,10 @@ def _of_batches(kernels: Kernels, batches: int, stages: int, slowest: float) -> 
     seqs = [_split(curve, batches, turns) for curve in kernels.last]
     seqs.append(_split(kernels.host, batches, stages))
     attention = [_split_attention(layers, batches, slowest) for layers in kernels.attention]
+    upkeep = Curve(kernels.upkeep.part, kernels.upkeep.ns * (stages / batches))
     read = kernels.work.weight_bytes
     read = batches * read[_share_of(len(read), batches)]
-    return KernelCost(tokens, seqs, attention, replace(kernels.work, weight_bytes=read))
+    return KernelCost(tokens, seqs, attention, replace(kernels.work, weight_bytes=read), upkeep)
 
 
 def _share_of(count: int, batches: int) -> NDArray[np.int64]:

@@ -46,17 +46,21 @@ class KernelCost:
         seq_curves: Sequence[Curve],
         attention: Sequence[AttentionLayers],
         work: Work,
+        upkeep: Curve | None = None,
     ) -> None:
+        """Tabulate; `upkeep` is what the host takes for 0 and 1 token of decoded context."""
         self._token_curves = _merged(token_curves)
         self._seq_curves = _merged(seq_curves)
         self._attention = tuple(attention)
         self._work = work
+        self._upkeep = upkeep if upkeep is not None and upkeep.ns.any() else None
+        self._upkeep_ns = float(_slope_ticks(upkeep.ns[1])) if upkeep else 0.0
         self._call_ns = float(
             whole_ticks(sum(layers.count * layers.prefill.fixed_ns for layers in attention))
         )
         most_seqs = len(seq_curves[0].ns) - 1
-        self._decode_alone = _decode_table(attention, most_seqs, mixed=False)
-        self._decode_mixed = _decode_table(attention, most_seqs, mixed=True)
+        self._decode_alone = _decode_table(attention, most_seqs, False, self._upkeep_ns)
+        self._decode_mixed = _decode_table(attention, most_seqs, True, self._upkeep_ns)
         # Lists: indexing one is several times faster than indexing an array.
         self._tokens_ns: list[float] = _total(self._token_curves).tolist()
         self._seqs_ns: list[float] = _total(self._seq_curves).tolist()
@@ -70,6 +74,7 @@ class KernelCost:
     def basis(self) -> Sequence[tuple[str, Basis, str]]:
         """Component, on what its price rests, and what to know about it; without repeats."""
         curves = [*self._token_curves, *self._seq_curves]
+        curves += [self._upkeep] if self._upkeep else []
         parts = [curve.part for curve in curves if curve.ns.any()]
         for layers in self._attention:
             parts += _attention_parts(layers)
@@ -143,6 +148,10 @@ class KernelCost:
         prefill, decode = _attention_parts(max(self._attention, key=lambda layers: layers.count))
         parts[prefill] = steps.prefill_attention_ns + np.where(chunks, self._call_ns, 0.0)
         parts[decode] = np.where(chunks, self._decode_mixed.ns(steps), self._decode_alone.ns(steps))
+        if self._upkeep:
+            upkeep_ns = self._upkeep_ns * np.asarray(steps.decode_kv_tokens)
+            parts[decode] = parts[decode] - upkeep_ns
+            parts[self._upkeep.part] = parts.get(self._upkeep.part, 0.0) + upkeep_ns
         return parts
 
     def work(self, steps: StepShape) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -195,11 +204,12 @@ def _line_ns(fixed_ns: float, base_ns: float, slope_ns: float, sums: range) -> l
 
 
 def _decode_table(
-    attention: Sequence[AttentionLayers], most_seqs: int, mixed: bool
+    attention: Sequence[AttentionLayers], most_seqs: int, mixed: bool, upkeep_ns: float
 ) -> _DecodeTable:
     """Add up the layers, each group slowed by its own factor in steps with prefill chunks.
 
-    What such a step pays once for both is in the price of its chunks.
+    What such a step pays once for both is in the price of its chunks. `upkeep_ns` is added for each
+    token of context.
     """
     knots = _knots(attention)
     seqs = np.arange(most_seqs + 1, dtype=np.float64)
@@ -211,10 +221,14 @@ def _decode_table(
             ns -= layers.count * layers.decode.shared_ns
     counts = np.maximum(seqs, 1.0)[:, None]
     rise = np.diff(ns, axis=1, append=ns[:, -1:]) / np.diff(knots, append=knots[-1] + 1)
-    slope_ns = np.floor(rise / counts * SLOPE_TICKS_PER_NS + 0.5) / SLOPE_TICKS_PER_NS
+    slope_ns = _slope_ticks(rise / counts)
     base_ns = whole_ticks(ns - slope_ns * counts * knots)
     places = np.searchsorted(knots, np.arange(knots[-1] + 1), side="right") - 1
-    return _DecodeTable(places, base_ns, slope_ns)
+    return _DecodeTable(places, base_ns, slope_ns + upkeep_ns)
+
+
+def _slope_ticks(ns: Floats | float) -> Floats:
+    return np.asarray(np.floor(np.multiply(ns, SLOPE_TICKS_PER_NS) + 0.5) / SLOPE_TICKS_PER_NS)
 
 
 def _knots(attention: Sequence[AttentionLayers]) -> NDArray[np.int64]:

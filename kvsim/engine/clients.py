@@ -52,6 +52,7 @@ class RequestReader:
         self._group = _view(requests.group)
         self._session = self._group if requests.session is None else _view(requests.session)
         self._priority = None if requests.priority is None else _view(requests.priority)
+        self._beams, self._prefix_tokens = requests.beams, requests.prefix_tokens
         self._class = None if requests.traffic_class is None else _view(requests.traffic_class)
 
     def read(self, row: int, number: int, arrival_ns: int) -> tuple[Request, int]:
@@ -77,6 +78,11 @@ class RequestReader:
         )
         if self._class:
             request.traffic_class = self._class[row]
+        if self._beams:
+            request.parents = self._beams.of(group)
+        if self._prefix_tokens is not None and self._segments is not None:
+            request.prefix = int(self._segments.seed[self._segments.first[row]])
+            request.prefix_tokens = int(self._prefix_tokens[row])
         return request, min(self._output[row], max_tokens)
 
 
@@ -168,7 +174,7 @@ class Clients:
             self._attempts[group] = attempt
         self._set_deadline(group, attempt)
         for request, answer_tokens in sent:
-            request.attempt, request.bundle = attempt, group
+            request.attempt, request.bundle, request.samples = attempt, group, len(sent)
             self._server.take_in(request, answer_tokens)
 
     def _over(self, group: int, answered: bool) -> None:

@@ -95,6 +95,7 @@ class Cluster:
         self._present: dict[int, Request] = {}
         self._answers_tokens: dict[int, int] = {}  # of the present ones: not for policies to see
         self._gone: dict[int, _Gone] = {}  # present requests whose clients are gone
+        self._arriving: list[Request] = []  # samples of a group of which others are still to come
         self._front_end_free_ns = [0] * fleet.replicas
         self._clock = Clock()
         allocators = [fleet.build_allocator(self._answer_tokens) for _ in range(fleet.replicas)]
@@ -172,28 +173,56 @@ class Cluster:
     # Requests come
 
     def take_in(self, request: Request, answer_tokens: int) -> None:
-        """Take a request that arrives now, and send it to a replica."""
+        """Take a request that arrives now, and send it to a replica.
+
+        Where samples of a prompt are one request to the engine, they wait for the last of them.
+        """
         self._population.arrive(self._clock.now)
         self._present[request.number] = request
         self._answers_tokens[request.number] = answer_tokens
-        fleet = self._fleet
-        if fleet.refuses_hopeless and why_never(request, fleet.config, self._allocators[0]):
-            self._leave(request, REJECTED)
-            self._clients.left(request, answered=False)
-            return
-        shares_queue = fleet.router.shares_queue
-        if not shares_queue:
-            request.replica = fleet.router.choose(request, self._loads)
-            self._loads[request.replica].add(request)
-        now_ns = request.queued_ns = self._clock.now
-        if fleet.front_end:
-            request.queued_ns += self._front_end_ns(request)
-        if not shares_queue:
-            self._replicas[request.replica].expect(request)
-        elif request.queued_ns == now_ns:
-            self._enqueue(request)
+        arriving = self._arriving
+        arriving.append(request)
+        if len(arriving) == request.samples or not self._replicas[0].scheduler.gangs_samples:
+            self._arriving = []
+            self._let_in(arriving)
+
+    def _let_in(self, requests: list[Request]) -> None:
+        """Send what is one request to the engine to a replica, or reject it."""
+        if len(requests) > 1:
+            for request in requests:
+                request.kin = requests
+        config, pool = self._fleet.config, self._allocators[0]
+        if self._fleet.refuses_hopeless and any(why_never(each, config, pool) for each in requests):
+            for request in requests:
+                self._leave(request, REJECTED)
+                self._clients.left(request, answered=False)
+        elif self._fleet.router.shares_queue:
+            self._send_to_queue(requests)
         else:
-            self._at(request.queued_ns, lambda: self._enqueue(request))
+            self._send_to_replica(requests)
+
+    def _send_to_replica(self, requests: list[Request]) -> None:
+        replica = self._fleet.router.choose(requests[0], self._loads)
+        for request in requests:
+            request.replica = replica
+            self._loads[replica].add(request)
+        self._note_queued(requests)
+        for request in requests:
+            self._replicas[replica].expect(request)
+
+    def _send_to_queue(self, requests: list[Request]) -> None:
+        self._note_queued(requests)
+        queued_ns = requests[0].queued_ns
+        if queued_ns == self._clock.now:
+            self._enqueue(requests)
+        else:
+            self._at(queued_ns, lambda: self._enqueue(requests))
+
+    def _note_queued(self, requests: list[Request]) -> None:
+        """Note when they will be through the front end, which takes them for one."""
+        delay_ns = self._front_end_ns(requests[0]) if self._fleet.front_end else 0
+        for request in requests:
+            request.queued_ns = self._clock.now + delay_ns
 
     def _at(self, time_ns: int, action: Callable[[], None]) -> None:
         instant = Instant(self._clock, time_ns - self._clock.now)
@@ -214,10 +243,12 @@ class Cluster:
         free_ns[server] = ends_ns
         return ends_ns + front_end.rest_ns - now_ns
 
-    def _enqueue(self, request: Request) -> None:
-        """Put a request into the common queue, unless its client is gone."""
-        if request.number not in self._gone:
+    def _enqueue(self, requests: list[Request]) -> None:
+        """Put requests into the common queue, unless their client is gone."""
+        present = [request for request in requests if request.number not in self._gone]
+        for request in present:
             self._replicas[0].scheduler.enqueue(request)
+        if present:
             self.requeued()
 
     def requeued(self) -> None:
@@ -347,7 +378,8 @@ class Cluster:
             return
         for allocator in self._allocators:
             allocator.check()
-            require(allocator.taken_tokens == 0, "all KV slots come back")
+            all_back = allocator.taken_tokens == allocator.resident_tokens
+            require(all_back, "all KV slots come back")
         for replica in self._replicas:
             check_swap_space(replica.scheduler.swap_space)
         self._step_laws.check_tokens(self._population)

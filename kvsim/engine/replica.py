@@ -321,6 +321,7 @@ class Replica:
             0,
             len(scheduler.swapped),
             0,
+            0,
         )  # fmt: skip
         self._rows.add_stretch(row, varying)
         self.held_tokens += decode_seqs * steps
@@ -347,6 +348,7 @@ class Replica:
         inside_tokens: list[int] = []
         reusable_tokens: list[int] = []
         given_back_tokens: list[int] = []
+        shared_tokens: list[int] = []
         last_steps, block_tokens = self._last_steps, self._block_tokens
         while len(taken_tokens) < len(durations_ns):
             first = step + len(taken_tokens)
@@ -364,7 +366,15 @@ class Replica:
             inside_tokens += inside
             reusable_tokens += [growth.reusable_tokens] * steps
             given_back_tokens += [growth.given_back_tokens] * steps
-        return Varying(durations_ns, taken_tokens, inside_tokens, reusable_tokens, given_back_tokens)
+            shared_tokens += [growth.shared_tokens] * steps
+        return Varying(
+            durations_ns,
+            taken_tokens,
+            inside_tokens,
+            reusable_tokens,
+            given_back_tokens,
+            shared_tokens,
+        )
 
     def _batch(self, step: int) -> Batch:
         """Return a step in flight."""
@@ -423,7 +433,8 @@ class Replica:
         self.held_tokens += tokens - plan.ended_seqs
         scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
         held = self.held_tokens * self._slots_per_token
-        held -= allocator.shared_tokens + allocator.released_tokens
+        shared = allocator.shared_tokens
+        held -= shared - allocator.shared_empty_tokens + allocator.released_tokens
         reusable = allocator.reusable_tokens
         self._add_step(
             self._pack_step(
@@ -455,6 +466,7 @@ class Replica:
                 len(plan.paused),
                 len(scheduler.swapped),
                 plan.copy_ns,
+                shared,
             )
         )
         if plan.chunks:
@@ -510,6 +522,8 @@ class Replica:
         chunks = []
         for request in plan.chunks:
             new, prefix = request.chunk_tokens, request.computed_tokens
+            if not new:  # it shares the prompt that a sample of its group computes
+                continue
             chunks.append((new, prefix))
             chunk_tokens += new
             kv_tokens += prefix + new
@@ -554,6 +568,8 @@ class Replica:
             last_step = self._last_steps[request.number]
             self._ending[last_step].remove(request)
             self._end_at(request, last_step + 1)
+            if request.parents is not None:  # beams may share the last block until they go on
+                self.inside_tokens -= self._unused_tokens.pop(request.number, 0)
         for request in plan.swapped_in:
             self.held_tokens += request.computed_before(self.step)
             left_tokens = self._answers_tokens[request.number] - request.generated_tokens

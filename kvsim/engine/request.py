@@ -74,13 +74,17 @@ class Request:
         "generated_tokens",
         "group",
         "hit_tokens",
+        "kin",
         "known_tokens",
         "last_token_ns",
         "lost_tokens",
         "max_tokens",
         "number",
         "offset",
+        "parents",
         "preemptions",
+        "prefix",
+        "prefix_tokens",
         "priority",
         "prompt_tokens",
         "queued_ns",
@@ -88,6 +92,7 @@ class Request:
         "rank_in_flight",
         "recomputed_tokens",
         "replica",
+        "samples",
         "session",
         "slotless_tokens",
         "traffic_class",
@@ -113,6 +118,11 @@ class Request:
         self.traffic_class = 0
         self.attempt = 0  # of its client, from 0
         self.bundle = -1  # its client's number for what was sent at once
+        self.samples = 1  # how many requests were sent at once, of one prompt
+        self.kin: list[Request] | None = None  # those of them that are left, if they run as one
+        self.parents: bytes | None = None  # of beams: see `kvsim.workload.requests.Beams.of`
+        self.prefix = -1  # which system prompt it begins with
+        self.prefix_tokens = 0  # length of that; 0: it has none
         self.replica = -1  # where it was sent, or, with a common queue, admitted
         self.priority = priority
         self.content = content  # what its tokens are; None if nobody asks

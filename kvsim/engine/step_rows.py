@@ -19,6 +19,7 @@ _STEP, _START, _DURATION = _COLUMN["step"], _COLUMN["start_ns"], _COLUMN["durati
 _SEQS, _CONTEXT = _COLUMN["decode_seqs"], _COLUMN["decode_kv_tokens"]
 _HELD, _TO_COME, _INSIDE = (_COLUMN[f"kv_{name}_tokens"] for name in ("held", "to_come", "inside"))
 _REUSABLE, _FREE = _COLUMN["kv_reusable_tokens"], _COLUMN["kv_free_tokens"]
+_SHARED = _COLUMN["shared_kv_tokens"]
 
 Rows = NDArray[np.int64]
 
@@ -33,6 +34,7 @@ class Varying:
         inside_tokens: Those of them that no token will ever fill.
         reusable_tokens: Free slots that hold a prefix.
         given_back_tokens: Slots shared or released, that are not held by the sequences themselves.
+        shared_tokens: The shared ones of them.
     """
 
     durations_ns: Sequence[int]
@@ -40,13 +42,14 @@ class Varying:
     inside_tokens: Sequence[int]
     reusable_tokens: Sequence[int]
     given_back_tokens: Sequence[int]
+    shared_tokens: Sequence[int]
 
 
 class StepRows:
     """Collects the steps of a replica in order."""
 
-    __slots__ = ("_durations", "_given_back", "_inside", "_kept", "_reusable", "_rows", "_taken",
-                 "append", "pack")  # fmt: skip
+    __slots__ = ("_durations", "_given_back", "_inside", "_kept", "_reusable", "_rows", "_shared",
+                 "_taken", "append", "pack")  # fmt: skip
 
     def __init__(self) -> None:
         # In front of a row: the steps of its stretch, 0 for a row alone; what each of them adds
@@ -55,7 +58,7 @@ class StepRows:
         self._rows: list[bytes] = []
         self.append = self._rows.append
         self._durations, self._taken, self._inside = array("q"), array("q"), array("q")
-        self._reusable, self._given_back = array("q"), array("q")
+        self._reusable, self._given_back, self._shared = array("q"), array("q"), array("q")
         self._kept: Rows = np.zeros((0, len(STEPS)), dtype=np.int64)
 
     def add_stretch(self, first_row: bytes, varying: Varying) -> None:
@@ -70,6 +73,7 @@ class StepRows:
         self._inside.extend(varying.inside_tokens)
         self._reusable.extend(varying.reusable_tokens)
         self._given_back.extend(varying.given_back_tokens)
+        self._shared.extend(varying.shared_tokens)
 
     def take(self, before_ns: int | None) -> Rows:
         """Return the rows of steps that start before an instant, or all; others stay."""
@@ -93,9 +97,9 @@ class StepRows:
 
     def _varied(self, rows: Rows, place: Rows, held_each: Rows) -> Rows:
         """Fill in what varies; `place` counts the steps of each stretch from 0."""
-        durations, taken, inside, reusable, given_back = map(
-            _emptied,
-            (self._durations, self._taken, self._inside, self._reusable, self._given_back),
+        durations, taken, inside = map(_emptied, (self._durations, self._taken, self._inside))
+        reusable, given_back, shared = map(
+            _emptied, (self._reusable, self._given_back, self._shared)
         )
         elapsed = np.cumsum(durations) - durations
         first = np.flatnonzero(place == 0)
@@ -109,6 +113,7 @@ class StepRows:
         rows[:, _TO_COME] = taken - rows[:, _HELD] - inside
         rows[:, _REUSABLE] = reusable
         rows[:, _FREE] -= taken + reusable
+        rows[:, _SHARED] = shared
         return rows
 
 

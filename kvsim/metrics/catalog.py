@@ -6,7 +6,7 @@ from kvsim.metrics.definitions import BATCH, KV, REQUESTS, SHARES, THROUGHPUT, W
 from kvsim.units import format_bytes, format_duration
 
 # Latencies of a request (ITL: of a gap between two tokens) and the statistics shown of each.
-LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue")
+LATENCIES = ("ttft", "tpot", "itl", "e2e", "normalized", "queue")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 _LATENCY_TEXTS = {
@@ -28,6 +28,12 @@ _LATENCY_TEXTS = {
         "Inter-token latency: one gap between two tokens of a sequence, of all sequences together",
     ),
     "e2e": ("E2E", "finish − arrival", "End-to-end latency of finished requests"),
+    "normalized": (
+        "Normalized latency",
+        "(finish − arrival) / output_tokens",
+        "E2E over the answer's length: seconds for each of its tokens, waiting included; of "
+        "finished requests",
+    ),
     "queue": (
         "Queue time",
         "admitted − queued",

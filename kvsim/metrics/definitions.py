@@ -370,6 +370,17 @@ KV = (
         "Largest share of the KV slots of one replica that sequences owned",
     ),
     *(_kv_share(part, statistic) for part in KV_PARTS for statistic in ("mean", "max")),
+    Metric(
+        "kv_saved_by_sharing",
+        "KV saved by sharing",
+        "fraction",
+        "higher",
+        "∫ shared_kv_tokens dt / ∫ (held + to come + inside + shared) dt over the steps in the "
+        "window",
+        "(blocks without sharing − blocks with it) / blocks without it, both averaged over time: "
+        "how much less sequences own because samples, beams, and prompts that begin alike share "
+        "blocks",
+    ),
 )
 
 WAITING = (

@@ -56,18 +56,21 @@ class Sample:
 
 
 def request_latencies(requests: Columns) -> dict[str, NDArray[np.float64]]:
-    """Return TTFT, TPOT, E2E and queue time of each request in seconds, NaN where it has none.
+    """Return each latency of each request in seconds, NaN where it has none; ITL is by steps.
 
     The arrays have shape (requests,), in the order of the rows; warm-up is not cut.
     """
     finished = requests["outcome"] == FINISHED
     arrival, first = requests["arrival_ns"], requests["first_token_ns"]
     admitted, finish = requests["admitted_ns"], requests["finish_ns"]
-    more_tokens = requests["output_tokens"] - 1
+    output_tokens = requests["output_tokens"]
+    more_tokens = output_tokens - 1
+    e2e = _seconds(finish - arrival, finished)
     return {
         "ttft": _seconds(first - arrival, first >= 0),
         "tpot": _seconds(finish - first, finished & (more_tokens > 0)) / np.maximum(more_tokens, 1),
-        "e2e": _seconds(finish - arrival, finished),
+        "e2e": e2e,
+        "normalized": e2e / np.maximum(output_tokens, 1),
         "queue": _seconds(admitted - requests["queued_ns"], admitted >= 0),
     }
 

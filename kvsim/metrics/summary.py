@@ -36,6 +36,7 @@ COMPARED = (
     "e2e_p99_s",
     "preemptions_total",
     "prefix_hit_fraction",
+    "kv_saved_by_sharing",
     "requests_rejected",
     "requests_timed_out",
     "retries_total",
@@ -45,6 +46,7 @@ COMPARED = (
 # Of these, those are left out that are zero, or unknown, in all variants.
 _IF_ANY = {
     "prefix_hit_fraction",
+    "kv_saved_by_sharing",
     "requests_rejected",
     "requests_timed_out",
     "retries_total",

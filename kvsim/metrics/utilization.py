@@ -88,6 +88,9 @@ def _kv_figures(
         "kv_usage_mean": _mean(owned, weights_ns, busy),
         "kv_usage_max": _peak(owned, weights_ns) / capacity if busy else None,
     }
+    shared = steps["shared_kv_tokens"]
+    unshared = _mean(owned + shared, weights_ns, 1.0)
+    figures["kv_saved_by_sharing"] = _mean(shared, weights_ns, unshared or 0.0)
     for part, column in columns.items():
         figures[f"kv_{part}_share_mean"] = _mean(column, weights_ns, busy)
         figures[f"kv_{part}_share_max"] = _peak(column, weights_ns) / capacity if busy else None

@@ -289,6 +289,8 @@ def _step_cost(
         all2all_backend=scenario.engine.all2all_backend,
         expert_routing=law.expert_routing,
         sampling=law.sampling,
+        block_size=config.block_size,
+        attention_kernel=law.attention_kernel,
     )
     return build_cost(model, gpu, deployment, profile.overhead)
 

@@ -9,6 +9,7 @@ from kvsim.memory import MemoryFlags
 from kvsim.memory.kv_groups import kv_layout
 from kvsim.model import ModelSpec
 from kvsim.scenario.schema import KernelStepCost, Scenario
+from kvsim.scenario.sharing import sharing_problems
 
 
 def as_scheduled(scenario: Scenario) -> Scenario:
@@ -57,6 +58,7 @@ def scheduler_problems(
             f"{model.name} has sliding windows; set disable_hybrid_kv_cache_manager: true"
         )
         yield Problem(why, path="engine.disable_hybrid_kv_cache_manager")
+    yield from sharing_problems(scenario, flags.max_num_seqs, gpu)
 
 
 def _shown(value: Any) -> str:

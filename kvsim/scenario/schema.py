@@ -19,10 +19,12 @@ from pydantic import (
     model_validator,
 )
 
+import kvsim.cost.attention_kernels
 import kvsim.cost.overheads
 import kvsim.engine.allocators
 import kvsim.engine.routers
 import kvsim.engine.schedulers
+from kvsim.cost.attention_kernels.modern import Modern
 from kvsim.cost.front_end import FrontEnd
 from kvsim.cost.layers import All2AllBackend
 from kvsim.cost.moe import Routing
@@ -52,7 +54,7 @@ _TARGETS = (
     "max_failed_fraction",
     *(
         f"{latency}_{statistic}_s"
-        for latency in ("ttft", "tpot", "itl", "e2e", "queue")
+        for latency in ("ttft", "tpot", "itl", "e2e", "normalized", "queue")
         for statistic in ("mean", "p50", "p90", "p95", "p99", "max")
     ),
 )
@@ -108,11 +110,13 @@ if TYPE_CHECKING:
     AnyRouter = RoundRobin | PrefixAware
     AnyScheduler = Vllm | VllmV0
     AnyOverhead = AsyncEngine
+    AnyAttentionKernel = Modern
 else:
     AnyAllocator = _policy_of(kvsim.engine.allocators, "paged")
     AnyRouter = _policy_of(kvsim.engine.routers, "round_robin")
     AnyScheduler = _policy_of(kvsim.engine.schedulers, "vllm")
     AnyOverhead = _policy_of(kvsim.cost.overheads, "async_engine")
+    AnyAttentionKernel = _policy_of(kvsim.cost.attention_kernels, "modern")
 
 
 def _form_of_gpu(value: Any) -> str | None:
@@ -220,6 +224,8 @@ class KernelStepCost(Policy):
     """Time of a step that no kernel explains; null: that of the profile."""
     front_end: FrontEnd | None = None
     """What a request pays outside of the engine's steps; null: as the profile says."""
+    attention_kernel: AnyAttentionKernel = Modern()
+    """Generation of the kernels that read the KV cache: what paging costs them."""
     expert_routing: Routing = "auto"
     """How tokens choose experts: all alike (uniform, balanced), or some far more often than others;
     auto: uniform up to 32 experts, else by the power law."""

@@ -94,7 +94,7 @@ class ResolvedVariant:
             "model": _model_facts(self.model),
             "gpu": self.gpu.as_dict(),
             "engine": written["engine"] | self._engine_facts(),
-            "cost": written["cost"] | self._profile_facts(),
+            "cost": _told(written["cost"]) | self._profile_facts(),
             "memory": _memory_facts(self.memory),
             "price": asdict(self.price) if self.price else None,
             "notes": list(self.notes),
@@ -129,6 +129,12 @@ def scenario_hash(variants: Mapping[str, Mapping[str, Any]], files: Mapping[str,
         for name, facts in variants.items()
     }
     return _digest({"variants": values, "files": files})
+
+
+def _told(cost: dict[str, Any]) -> dict[str, Any]:
+    """Leave out kernels as they are measured: only those of another generation change anything."""
+    modern = cost.get("attention_kernel") == {"kind": "modern"}
+    return {key: value for key, value in cost.items() if not (modern and key == "attention_kernel")}
 
 
 def _model_facts(model: ModelSpec) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Each class of traffic is drawn by itself; then all sessions are put in order of 
 Every draw has a stream of its own, so that a change in one leaves the others alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from kvsim.errors import InputError
 from kvsim.rng import stream
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals import Arrivals, Users
+from kvsim.workload.beams import draw_beams
 from kvsim.workload.limits import refuse_many
 from kvsim.workload.merge import Part, merge
 from kvsim.workload.parameters import Member, Source, Workload
@@ -58,7 +59,13 @@ def build_requests(workload: Workload, seed: int, replication: int = 0) -> Reque
     if not any(len(part) for part in parts):
         raise InputError("no request arrives within duration_s")
     refuse_many(sum(part.outputs.size for part in parts))
-    return merge(workload, parts, horizon_ns)
+    table = merge(workload, parts, horizon_ns)
+    if workload.beam_width == 1:
+        return table
+    first_rows = table.output_tokens[:: workload.beam_width]
+    rng = draws.of("", "beams")
+    beams = draw_beams(first_rows, workload.beam_width, workload.beam_turnover, rng)
+    return replace(table, beams=beams)
 
 
 # One source: its arrivals, and its classes' requests
@@ -70,7 +77,7 @@ def _draw_source(
     """Draw the sessions of a source, and share them among its classes."""
     laws = [_law_of(member) for member in source.members]
     arrivals, classes, turns = _draw_arrivals(workload, source, laws, draws)
-    refuse_many(float(turns.sum()) * workload.n)
+    refuse_many(float(turns.sum()) * workload.samples)
     if arrivals.recorded is not None and arrivals.recorded.holds_samples:
         _refuse_torn_samples(workload, source.members)
     parts = []
@@ -98,6 +105,7 @@ def _refuse_torn_samples(workload: Workload, members: tuple[Member, ...]) -> Non
     """Refuse what would tear the samples of a recorded request apart."""
     torn = [
         ("leave out n", workload.n > 1),
+        ("leave out beam_width", workload.beam_width > 1),
         ("run it without further classes", len(workload.classes) > 1),
         ("keep its lengths (lengths: {kind: trace})", not members[0].keeps_recorded_lengths),
         ("leave out prompts", members[0].parameters.prompts is not None),
@@ -117,7 +125,7 @@ def _draw_arrivals(
     if source.num_requests is None:
         arrivals = source.arrivals.arrivals(None, duration_ns, rng)
         sessions = len(arrivals.times_ns)
-        refuse_many(sessions * workload.n)
+        refuse_many(sessions * workload.samples)
         return arrivals, *_draw_sessions(source, laws, sessions, draws)
     classes, turns = _draw_sessions(source, laws, source.num_requests, draws)
     classes, turns = _until(source.num_requests, classes, turns)
@@ -191,14 +199,16 @@ def _draw_prompts(
 def _draw_outputs(
     workload: Workload, member: Member, prompts: Prompts, recorded: Trace | None, draws: _Draws
 ) -> Ints:
-    """Return the answer lengths of all samples, shape (requests, n).
+    """Return the answer lengths of all samples or beams, shape (requests, samples).
 
-    Further samples come from the same law, without regard to the prompt: of recorded requests
-    only one answer is known.
+    Beams are equally long. Further samples come from the same law, without regard to the prompt:
+    of recorded requests only one answer is known.
     """
     output = prompts.output_tokens
     shape = (len(output), workload.n - 1)
     rng = draws.of(member.name, "samples")
+    if workload.samples_alike or workload.beam_width > 1:
+        return np.repeat(output[:, None], workload.samples, axis=1)
     if not output.size or workload.n == 1:
         further = np.zeros(shape, dtype=np.int64)
     elif recorded is not None:

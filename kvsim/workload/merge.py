@@ -53,7 +53,7 @@ def merge(workload: Workload, parts: list[Part], horizon_ns: int) -> RequestTabl
     ]
     columns = {name: np.concatenate([part[name] for part in drawn]) for name in drawn[0]}
     order = np.lexsort((columns["source_place"], columns["source"], columns["arrival_ns"]))
-    row = np.repeat(order, workload.n)  # one for each sample
+    row = np.repeat(order, workload.samples)  # one for each sample
     columns = {name: values[row] for name, values in columns.items()}
     outputs = np.concatenate([part.outputs for part in parts])[order].reshape(-1)
     takes_turns = any(part.prompts.delay_ns is not None for part in parts)
@@ -65,7 +65,7 @@ def merge(workload: Workload, parts: list[Part], horizon_ns: int) -> RequestTabl
         max_tokens=np.where(columns["max_tokens"] == _AS_OUTPUT, outputs, columns["max_tokens"]),
         group=_groups(workload, parts, len(order)),
         horizon_ns=horizon_ns,
-        segments=_segments(parts, order, workload.n),
+        segments=_segments(parts, order, workload.samples),
         traffic_class=columns["class"] if workload.classes else None,
         priority=_unless_all(columns["priority"], 0),
         session=_sessions(columns, takes_turns),
@@ -78,6 +78,7 @@ def merge(workload: Workload, parts: list[Part], horizon_ns: int) -> RequestTabl
         stop_ns=_stop_ns(workload, takes_turns or bool(gates) or bool(retries.size)),
         class_names=workload.class_names,
         notes=_notes(parts),
+        prefix_tokens=_unless_all(columns["prefix_tokens"], 0),
     )
 
 
@@ -110,6 +111,7 @@ def _columns(part: Part, gate: int) -> dict[str, Ints]:
         "delay_ns": all_are(0) if prompts.delay_ns is None else prompts.delay_ns,
         "timeout_ns": all_are(PATIENT if timeout_s is None else seconds_to_ns(timeout_s)),
         "gate": all_are(gate),
+        "prefix_tokens": all_are(0) if prompts.prefix_tokens is None else prompts.prefix_tokens,
         "think_ns": all_are(0) if part.users is None else part.users.think_ns,
     }
 
@@ -138,7 +140,7 @@ def _groups(workload: Workload, parts: list[Part], requests: int) -> Ints:
     recorded = [part.trace.group for part in parts if part.trace and part.trace.holds_samples]
     if recorded and recorded[0] is not None:
         return sums_before(np.diff(recorded[0]) != 0)
-    return np.repeat(np.arange(requests, dtype=np.int64), workload.n)
+    return np.repeat(np.arange(requests, dtype=np.int64), workload.samples)
 
 
 def _notes(parts: list[Part]) -> tuple[str, ...]:

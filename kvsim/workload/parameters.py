@@ -3,9 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 import kvsim.workload.arrivals
 import kvsim.workload.lengths
@@ -107,6 +114,15 @@ class Workload(ClientParameters):
     """Arrivals stop after it, and it is the horizon of all rates; null: the arrivals decide."""
     n: int = Field(default=1, ge=1, le=1024)
     """Samples of each request (parallel sampling): answers to one prompt."""
+    samples_alike: bool = False
+    """All samples of a request are as long as the first, as where a benchmark sets their length
+    (ignore_eos and one max_tokens); false: each has a length of its own."""
+    beam_width: int = Field(default=1, ge=1, le=64)
+    """Candidates of beam search: each request is decoded as so many sequences of the same length,
+    each with a row of its own in the results; 1: it samples."""
+    beam_turnover: float = Field(default=1.0, ge=0, le=1)
+    """In beam search, the probability that a candidate goes on from any candidate, all alike, and
+    not from itself. Scores aren't known, so this is an assumption: try 0.25 to 1."""
     max_concurrency: int | None = Field(default=None, ge=1, le=10**6)
     """Most requests in flight, as `vllm bench serve --max-concurrency`: others wait at the client,
     and their latencies start when they are sent; null: no limit."""
@@ -124,10 +140,25 @@ class Workload(ClientParameters):
                 wrong = _why_not(self, source, member)
                 if wrong:
                     raise ValueError(f"class {member.name}: {wrong}" if member.name else wrong)
+        if self.n > 1 and self.beam_width > 1:
+            raise ValueError("n and beam_width: a request samples or searches; leave one out")
         too_many = why_too_many(self.foreseen_requests)
         if too_many:
             raise ValueError(too_many)
         return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_unused(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only beam search, or samples of equal length, make a difference to."""
+        written: dict[str, Any] = dump(self)
+        unused = set() if self.samples_alike else {"samples_alike"}
+        unused |= set() if self.beam_width > 1 else {"beam_width", "beam_turnover"}
+        return {name: value for name, value in written.items() if name not in unused}
+
+    @property
+    def samples(self) -> int:
+        """Sequences of each request: answers to one prompt, or candidates for one."""
+        return max(self.n, self.beam_width)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -159,7 +190,7 @@ class Workload(ClientParameters):
             ends = [float(source.num_requests)] if source.num_requests is not None else []
             if self.duration_s is not None:
                 ends.append(rate_per_s * self.duration_s)
-            total += min(ends, default=0.0) * self.n
+            total += min(ends, default=0.0) * self.samples
         return total
 
     def policies(self) -> Iterator[object]:

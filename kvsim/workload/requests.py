@@ -65,6 +65,25 @@ class Gate:
     holds_session: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Beams:
+    """Which beams go on in beam search.
+
+    The rows of a group are its beams, `width` each. Choices are numbered through all groups: those
+    of group g go from `first[g]` up to `first[g + 1]`. The choice at place c (c from 0) is made
+    when token c + 2 of the answer is sampled: the beam that ends in this token at place i goes on
+    from the one at place `parents[choice, i]` before. `first` is int64, `parents` uint8.
+    """
+
+    width: int
+    first: NDArray[np.int64]
+    parents: NDArray[np.uint8]
+
+    def of(self, group: int) -> bytes:
+        """Return the parents in all choices of a group, one byte each, `width` a choice."""
+        return self.parents[int(self.first[group]) : int(self.first[group + 1])].tobytes()
+
+
 @dataclass(frozen=True, slots=True)
 class RequestTable:
     """One row a request, all int64 arrays of the same length; session after session.
@@ -96,6 +115,10 @@ class RequestTable:
         stop_ns: Nobody sends anything at or after it; None: all is sent.
         class_names: Names of the classes of traffic.
         notes: What was left out of the traces that they come from, in sentences.
+        beams: The rows of a group are the candidates of beam search; None: they are samples.
+        prefix_tokens: So many leading tokens, the prompt's first segment, are a system prompt that
+            the provider knows beforehand; None: there is none. (It follows from the segments and
+            the law they were drawn from, so it is no part of the digest.)
     """
 
     arrival_ns: NDArray[np.int64]
@@ -117,6 +140,8 @@ class RequestTable:
     stop_ns: int | None = None
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    beams: Beams | None = None
+    prefix_tokens: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         columns = (getattr(self, field.name) for field in fields(self))
@@ -146,14 +171,17 @@ class RequestTable:
         return total.hexdigest()
 
 
+_NOT_DIGESTED = {"horizon_ns", "notes", "prefix_tokens"}
+
+
 def _digest_fields(part: object, total: "hashlib._Hash") -> None:
     for field in fields(part):  # type: ignore[arg-type]  # the table or a part of it
         value = getattr(part, field.name)
-        if value is None or field.name in {"horizon_ns", "notes"}:
+        if value is None or field.name in _NOT_DIGESTED:
             continue
         if isinstance(value, np.ndarray):
             total.update(np.ascontiguousarray(value, dtype="<i8").tobytes())
-        elif isinstance(value, Segments | Gate):
+        elif isinstance(value, Segments | Gate | Beams):
             _digest_fields(value, total)
         elif field.name == "gates":
             for gate in value:

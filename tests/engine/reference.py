@@ -91,6 +91,7 @@ class Step:
     rounding: int
     holes: int
     free: int
+    shared: int
     end_ns: int = 0
     jobs: list[tuple[Job, bool]] = field(default_factory=list)  # and whether a token is sampled
     discarded: int = 0
@@ -371,5 +372,6 @@ class ReferenceEngine:
                 pool.rounding_tokens,
                 pool.holes_tokens,
                 pool.free_tokens - pool.reusable_tokens,
+                pool.shared_tokens,
             )
         )

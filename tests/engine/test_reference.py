@@ -209,6 +209,7 @@ def compare(seed):
         assert row["discarded_seqs"] == step.discarded, (seed, index)
         pool = (row["kv_rounding_tokens"], row["kv_holes_tokens"], row["kv_free_tokens"])
         assert pool == (step.rounding, step.holes, step.free), (seed, index)
+        assert row["shared_kv_tokens"] == step.shared, (seed, index)
 
     order = rows["request"].argsort()
     for job in jobs:

@@ -95,3 +95,14 @@ def test_a_day_of_a_large_pool_does_not_overflow(table, context):
     run = context(kv_capacity_tokens=2 * 10**7)
     figures = utilization_figures(table("requests", []), steps, run, 3 * day_ns)
     assert figures["kv_utilization_mean"] == pytest.approx(0.5)
+
+
+def test_saved_by_sharing_goes_by_time(small_run, context):
+    """Weights 1, 3, 2 s: 30 and 20 slots shared; sequences own 16, 60 and 80."""
+    requests, steps, _ = small_run
+    shared = {**steps, "shared_kv_tokens": np.array([0, 30, 20])}
+    found = utilization_figures(requests, shared, context(), 10 * SECOND)
+    saved, owned = 3 * 30 + 2 * 20, 16 + 3 * 60 + 2 * 80
+    assert found["kv_saved_by_sharing"] == pytest.approx(saved / (saved + owned))
+    idle = {name: column[:0] for name, column in shared.items()}
+    assert utilization_figures(requests, idle, context(), SECOND)["kv_saved_by_sharing"] is None

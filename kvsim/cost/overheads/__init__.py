@@ -25,6 +25,13 @@ class OverheadPolicy(Protocol):
         """
         ...
 
+    def context_token_s(self, block_size: int) -> float:
+        """Return the host time in seconds for each token of context of the decoding sequences.
+
+        It is that of their block tables, beyond what `host_s` has of it.
+        """
+        ...
+
     def source(self) -> str:
         """Say where the constants come from, in one line."""
         ...

@@ -30,6 +30,10 @@ class AsyncEngine(Policy):
         skew_s = self.per_all_reduce_s * all_reduces if tensor_parallel_size >= 4 else 0.0
         return self.fixed_s + self.per_seq_s * seqs + skew_s
 
+    def context_token_s(self, block_size: int) -> float:
+        """Return 0: block tables are only appended to, behind the GPU."""
+        return 0.0
+
     def source(self) -> str:
         """Say where the constants come from."""
         return "asynchronous engine: residual of public vLLM runs over the sum of their kernels"

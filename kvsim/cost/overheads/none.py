@@ -14,6 +14,10 @@ class NoOverhead(Policy):
         """Return no time at all."""
         return 0.0
 
+    def context_token_s(self, block_size: int) -> float:
+        """Return 0: there is no host."""
+        return 0.0
+
     def source(self) -> str:
         """Say that nothing is added."""
         return "no host overhead: the bare sum of the kernels"

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from kvsim.policy import Policy
 
+MEDIANS_BLOCK_SIZE = 16
+
 
 class Synchronous(Policy):
     """A constant and a term for each sequence; workers reached through Ray under TP cost more.
@@ -25,12 +27,20 @@ class Synchronous(Policy):
     """Seconds of every iteration on several GPUs; line through Vidur's medians at TP 2 and 4."""
     tensor_parallel_per_seq_s: float = Field(default=190e-6, ge=0, le=0.01)
     """Seconds for each sequence in the step on several GPUs; slope of the same line."""
+    per_table_entry_s: float = Field(default=50e-9, ge=0, le=1e-5)
+    """Seconds for each entry of the block tables beyond those of blocks of 16, which the medians
+    have in them: 38 to 51 ns in the same CPU times, from how much longer inputs take to prepare for
+    CodeLlama-34B than for Llama-2 (tables of 1024 and of 256 entries a sequence)."""
 
     def host_s(self, seqs: int, all_reduces: int, tensor_parallel_size: int) -> float:
         """Return the host time of an iteration in seconds."""
         if tensor_parallel_size > 1:
             return self.tensor_parallel_fixed_s + self.tensor_parallel_per_seq_s * seqs
         return self.fixed_s + self.per_seq_s * seqs
+
+    def context_token_s(self, block_size: int) -> float:
+        """Return the host time in seconds of a token of context: smaller blocks, longer tables."""
+        return self.per_table_entry_s * max(0.0, 1 / block_size - 1 / MEDIANS_BLOCK_SIZE)
 
     def source(self) -> str:
         """Say where the constants come from."""

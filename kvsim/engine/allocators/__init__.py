@@ -104,6 +104,8 @@ class KVAllocator(Protocol):
     free_tokens: int  # free and usable
     reusable_tokens: int  # those of them that hold a prefix that can be found
     shared_tokens: int  # slots that further sequences use too, counted once for each of them
+    shared_empty_tokens: int  # those of them that hold nothing yet: of last blocks, after a fork
+    resident_tokens: int  # slots that stay taken when all sequences have gone
     growth_tokens: int  # a sequence needs more room each time it has filled so many; 0: never
     block_tokens: int  # the most that it fills with what it was given then
     most_blocks_at_once: int  # that it is given then

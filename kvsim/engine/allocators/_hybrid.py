@@ -37,7 +37,7 @@ class HybridPool:
     the groups whose blocks are small.
     """
 
-    holes_tokens = rounding_tokens = 0
+    holes_tokens = rounding_tokens = shared_empty_tokens = resident_tokens = 0
 
     __slots__ = (
         "_blocks",

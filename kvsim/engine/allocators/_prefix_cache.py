@@ -4,6 +4,7 @@ Rules R20 to R28 are those of `docs/vllm-rules.md`.
 """
 
 from collections import deque
+from collections.abc import Container
 from operator import eq
 
 from kvsim.engine.allocators import PoolShape, Shortage
@@ -46,7 +47,7 @@ class PrefixCachingPool(PagedPool):
         hits = self._hits(request)
         needed = -(-min(known_tokens, self._max_model_len) // self._block_size) - len(hits)
         needed += len(self._lru.among(hits))  # they leave the queue when touched
-        return self._shortage(needed, idle)
+        return self.shortage_of(needed, idle)
 
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
         """Give a new sequence its cached blocks, and new ones up to its first `tokens`."""
@@ -144,6 +145,9 @@ class PrefixCachingPool(PagedPool):
             keys = request.block_keys(first, end, size)
             hits += iter(map(find, keys).__next__, None)  # up to the first that isn't found
         return hits
+
+    def _empty_tokens_of(self, shared: Container[int]) -> int:
+        return 0  # only full blocks are found, and nobody forks
 
     def _used_free_blocks(self) -> list[int]:
         return [*self._free_blocks, *self._lru]

@@ -104,6 +104,7 @@ class ContiguousPool:
 
     slots_per_token = 1
     released_tokens = block_tokens = most_blocks_at_once = 0
+    shared_empty_tokens = resident_tokens = 0
     release_offsets: tuple[int, ...] = ()
 
     __slots__ = (

@@ -5,7 +5,8 @@ block pool does, seen from outside.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
@@ -35,6 +36,25 @@ class Paged(Layout):
         return PagedPool(shape, self.null_block)
 
 
+@dataclass(frozen=True, slots=True)
+class SwappedTables:
+    """Block tables of sequences whose blocks were copied to the host.
+
+    Attributes:
+        tables: Sequence, where each of its blocks is, and its slots beyond its length. Copies are
+            numbered from 0; `~block` is a resident's block, which stayed in the pool.
+        blocks: Number of copies.
+    """
+
+    tables: Sequence[tuple[int, list[int], int]]
+    blocks: int
+
+    @property
+    def owner(self) -> int:
+        """The first of the sequences, which stands for all."""
+        return self.tables[0][0]
+
+
 class PagedPool:
     """Block tables, owners and free blocks of one replica.
 
@@ -47,6 +67,9 @@ class PagedPool:
     queue and taken from the front (R27, R28), and blocks with a key lie behind all others; so
     the part without keys is last in, first out. Blocks that nobody has used yet lie behind the
     stack as a mere range: the memory of a large pool grows with its use.
+
+    Beyond what all allocators do, it has residents, and swaps; `copied_blocks` counts what
+    copy-on-write has copied.
     """
 
     slots_per_token = 1
@@ -61,17 +84,22 @@ class PagedPool:
         "_free_blocks",
         "_max_model_len",
         "_num_blocks",
+        "_resident",
+        "_resident_blocks",
         "_spare",
         "_tables",
         "_unused",
         "_watermark_blocks",
         "block_tokens",
         "capacity_tokens",
+        "copied_blocks",
         "free_tokens",
         "growth_tokens",
         "holes_tokens",
+        "resident_tokens",
         "reusable_tokens",
         "rounding_tokens",
+        "shared_empty_tokens",
         "shared_tokens",
         "taken_tokens",
     )
@@ -92,7 +120,11 @@ class PagedPool:
         self.capacity_tokens = self.free_tokens = self._num_blocks * self._block_size
         self.growth_tokens = self.block_tokens = self._block_size
         self.taken_tokens = self.rounding_tokens = self.holes_tokens = 0
-        self.shared_tokens = self.reusable_tokens = 0
+        self.shared_tokens = self.shared_empty_tokens = self.reusable_tokens = 0
+        self.resident_tokens = 0
+        self._resident: list[int] = []  # sequences that stay
+        self._resident_blocks: set[int] = set()
+        self.copied_blocks = 0
 
     def can_ever_fit(self, request: RequestView) -> bool:
         """Tell whether an empty pool could serve the request to its `max_tokens`.
@@ -107,7 +139,12 @@ class PagedPool:
     ) -> Shortage:
         """Tell whether blocks for all `known_tokens` are free, beside the watermark (R17, R19)."""
         needed = -(-min(known_tokens, self._max_model_len) // self._block_size)
-        return self._shortage(needed, idle)
+        return self.shortage_of(needed, idle)
+
+    def shortage_of(self, blocks: int, idle: bool) -> Shortage:
+        """Tell whether so many blocks are free, beside the watermark unless the engine is idle."""
+        kept_back = 0 if idle else self._watermark_blocks
+        return Shortage.of(blocks, kept_back, self.free_tokens // self._block_size)
 
     def allocate(self, request: RequestView, seq: int, tokens: int) -> bool:
         """Give a new sequence blocks for `tokens`; False if there are too few free ones.
@@ -159,21 +196,70 @@ class PagedPool:
         if child in self._tables:
             raise ValueError(f"sequence {child} owns slots already")
         table = self._tables[parent].copy()
-        co_owners = self._co_owners
-        for block in table:
-            co_owners[block] = co_owners.get(block, 0) + 1
-        self.shared_tokens += len(table) * self._block_size
+        self._share(table)
         self._tables[child] = table
-        self._spare[child] = self._spare[parent]
+        self._spare[child] = spare = self._spare[parent]
+        self.shared_empty_tokens += spare
+
+    def keep_resident(self, seq: int) -> None:
+        """Let a sequence stay for ever: what it holds is there for others to fork from.
+
+        It isn't one that uses memory of its own: slots are shared if there are several others, and
+        if there is none, fewer than none are.
+        """
+        slots_tokens = self.slots_tokens(seq)
+        self.resident_tokens += slots_tokens
+        self.shared_tokens -= slots_tokens
+        self._resident.append(seq)
+        self._resident_blocks.update(self._tables[seq])
+        self.shared_empty_tokens -= self._spare[seq]
 
     def free(self, seq: int) -> None:
         """Take back the blocks that nobody else owns, so that the last is reused first (R28)."""
         released = self._tables.pop(seq)
-        del self._spare[seq]
+        spare = self._spare.pop(seq)
         if self._co_owners:
+            if spare and released[-1] in self._co_owners:
+                self.shared_empty_tokens -= spare
             released = self._disowned(released)
         self._free_blocks += released
         self._count_taken(-len(released))
+
+    def distinct_blocks(self, seqs: Iterable[int]) -> int:
+        """Return how many blocks sequences own together, residents' blocks not counted."""
+        return len(set().union(*(self._tables[seq] for seq in seqs)) - self._resident_blocks)
+
+    def swap_out(self, seqs: Iterable[int]) -> SwappedTables:
+        """Free the blocks of sequences; residents' blocks stay where they are.
+
+        What they share with others than one another is copied, as they won't share it any more.
+        """
+        copies: dict[int, int] = {}
+        tables = []
+        for seq in seqs:
+            places = [
+                ~block if block in self._resident_blocks else copies.setdefault(block, len(copies))
+                for block in self._tables[seq]
+            ]
+            tables.append((seq, places, self._spare[seq]))
+            self.free(seq)
+        return SwappedTables(tables, len(copies))
+
+    def swap_in(self, swapped: SwappedTables) -> bool:
+        """Give sequences blocks again, shared as before; False if there are too few free ones."""
+        if swapped.blocks * self._block_size > self.free_tokens:
+            return False
+        copies = self._take(swapped.blocks)
+        owned = self._resident_blocks.copy()
+        for seq, places, spare in swapped.tables:
+            table = [copies[place] if place >= 0 else ~place for place in places]
+            self._share([block for block in table if block in owned])
+            if spare and table[-1] in owned:
+                self.shared_empty_tokens += spare
+            owned.update(table)
+            self._tables[seq] = table
+            self._spare[seq] = spare
+        return True
 
     def slots_tokens(self, seq: int) -> int:
         """Return the slots of a sequence's blocks."""
@@ -233,11 +319,28 @@ class PagedPool:
         free_blocks = len(free) + len(self._unused)
         require_sums(self, taken, 0, free_blocks * self._block_size)
         shared_tokens = (sum(counted.values()) - len(counted)) * self._block_size
+        shared_tokens -= self.resident_tokens
         require(self.shared_tokens == shared_tokens, "shared slots are miscounted")
+        empty_tokens = self._empty_tokens_of(shared)
+        require(self.shared_empty_tokens == empty_tokens, "empty shared slots are miscounted")
 
-    def _shortage(self, needed_blocks: int, idle: bool) -> Shortage:
-        kept_back = 0 if idle else self._watermark_blocks
-        return Shortage.of(needed_blocks, kept_back, self.free_tokens // self._block_size)
+    def _empty_tokens_of(self, shared: Container[int]) -> int:
+        """Count the empty slots of shared last blocks, once for each owner but the first.
+
+        Residents are no owners.
+        """
+        spare_of, tables = self._spare, self._tables
+        ends = {seq: table[-1] for seq, table in tables.items() if table and table[-1] in shared}
+        empty_tokens = sum(spare_of[seq] for seq in ends)
+        empty_tokens -= sum({block: spare_of[seq] for seq, block in ends.items()}.values())
+        return empty_tokens - sum(spare_of[seq] for seq in self._resident)
+
+    def _share(self, blocks: Sequence[int]) -> None:
+        """Add an owner to blocks that have one."""
+        co_owners = self._co_owners
+        for block in blocks:
+            co_owners[block] = co_owners.get(block, 0) + 1
+        self.shared_tokens += len(blocks) * self._block_size
 
     def _extend(self, seq: int, tokens: int) -> bool:
         """Append to a sequence that may write to its last block."""
@@ -286,6 +389,8 @@ class PagedPool:
             return False
         table = self._tables[seq]
         self._disown(table.pop())
+        self.copied_blocks += 1
+        self.shared_empty_tokens -= self._spare[seq]
         table += self._take(missing + 1)
         self._spare[seq] = spare + missing * self._block_size
         return True

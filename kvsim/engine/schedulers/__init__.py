@@ -122,12 +122,14 @@ class Growth:
         taken_tokens: Of the pool, after each step.
         reusable_tokens: Of the pool, after each of them.
         given_back_tokens: Its `shared_tokens` and `released_tokens`, after each of them.
+        shared_tokens: Of the pool, after each of them.
     """
 
     grown: list[tuple[int, Request]]
     taken_tokens: list[int]
     reusable_tokens: int
     given_back_tokens: int
+    shared_tokens: int
 
 
 class WaitingQueue(Protocol):
@@ -166,6 +168,7 @@ class Scheduler(Protocol):
     waiting: WaitingQueue
     most_in_flight: int  # steps that are scheduled and have not ended
     swap_space: SwapSpace | None  # None: it recomputes what it preempts
+    gangs_samples: bool  # samples of one prompt are one request: they come and run together
 
     @property
     def running(self) -> Mapping[int, Request]:

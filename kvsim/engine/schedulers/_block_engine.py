@@ -14,7 +14,6 @@ from kvsim.engine.swap_space import SwapSpace
 from kvsim.errors import require
 from kvsim.tables import HEAD_LACKS
 
-
 # What the head of the queue lacks until somebody comes or goes, however many steps that is.
 LASTING = {LACKS_BLOCKS, LACKS_SLOT, HEAD_LACKS.index("swapped")}
 
@@ -26,6 +25,7 @@ class BlockEngine:
     """
 
     most_in_flight = 1
+    gangs_samples = False
     swapped: Collection[Request] = ()
 
     def __init__(
@@ -124,7 +124,8 @@ class BlockEngine:
             taken_tokens = [allocator.taken_tokens + size * count for count in blocks]
             allocator.append_in_turn([request.number for _, request in grown], blocks[-1])
         self.decoding.beat(steps)
-        return Growth(grown, taken_tokens, 0, allocator.shared_tokens)
+        given_back_tokens = allocator.shared_tokens - allocator.shared_empty_tokens
+        return Growth(grown, taken_tokens, 0, given_back_tokens, allocator.shared_tokens)
 
     def _nobody_comes(self) -> bool:
         """Tell whether nobody waits, or those who do lack what only somebody's end can give."""

@@ -60,6 +60,7 @@ class StaticBatches:
     """One batch at a time; `running` holds all of it, ended sequences included."""
 
     most_in_flight = 1
+    gangs_samples = False
     swap_space: SwapSpace | None = None
     swapped: Collection[Request] = ()
 

@@ -65,6 +65,7 @@ class VllmScheduler:
 
     swap_space: SwapSpace | None = None
     swapped: Collection[Request] = ()
+    gangs_samples = False
 
     def __init__(self, config: EngineConfig, allocator: KVAllocator, waiting: WaitingQueue) -> None:
         """Schedule from `waiting`, which several replicas may share."""
@@ -170,7 +171,7 @@ class VllmScheduler:
         decode_seqs = self.decode_seqs
         if not decode_seqs or self.prefilling or self._fresh:
             return 0
-        if self.waiting and not self._stuck or decode_seqs > self._step_tokens:
+        if (self.waiting and not self._stuck) or decode_seqs > self._step_tokens:
             return 0
         if not self._growth_tokens:
             return most
@@ -582,9 +583,10 @@ class VllmScheduler:
 
 def _passed(allocator: KVAllocator, steps: int) -> Growth:
     """Return that steps have passed after which the pool is as it is now."""
-    given_back_tokens = allocator.shared_tokens + allocator.released_tokens
+    shared_tokens = allocator.shared_tokens
+    given_back_tokens = shared_tokens + allocator.released_tokens
     taken_tokens = [allocator.taken_tokens] * steps
-    return Growth([], taken_tokens, allocator.reusable_tokens, given_back_tokens)
+    return Growth([], taken_tokens, allocator.reusable_tokens, given_back_tokens, shared_tokens)
 
 
 def _by_rank(requests: dict[int, Request]) -> list[Request]:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from kvsim.cost.pcie import HostLink
-from kvsim.engine.allocators import KVAllocator, Shortage
+from kvsim.engine.allocators import KVAllocator
+from kvsim.engine.allocators.paged import PagedPool, SwappedTables
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import (
@@ -20,9 +21,10 @@ from kvsim.engine.schedulers import (
     WaitingQueue,
 )
 from kvsim.engine.schedulers._block_engine import BlockEngine
+from kvsim.engine.schedulers._kinship import Kinship
 from kvsim.engine.schedulers.vllm import LACKS, LACKS_BUDGET, LACKS_SLOT, PREEMPTING
 from kvsim.engine.swap_space import SwapSpace
-from kvsim.errors import require
+from kvsim.errors import InputError, require
 from kvsim.tables import HEAD_LACKS
 from kvsim.units import GIB
 
@@ -52,6 +54,9 @@ class VllmV0(SchedulerPolicy):
     """Memory of the host for swapped blocks of each GPU, GiB; vLLM's swap_space."""
     link: HostLink = HostLink()
     """How blocks get to the host and back."""
+    declared_prefixes: bool = False
+    """Keep the blocks of each system prompt that the workload names (`prefix_tokens` of its
+    prompts): its first request computes them, and all later ones share them, copying on write."""
 
     @property
     def swaps(self) -> bool:
@@ -72,40 +77,72 @@ class VllmV0(SchedulerPolicy):
         block: KVBlock | None = None,
     ) -> Scheduler:
         """Return a scheduler of one replica."""
-        return VllmV0Scheduler(config, allocator, waiting, self._swap_space(block), self.swaps)
+        assert isinstance(allocator, PagedPool), "it works with paged KV caches only"
+        kinship = Kinship(allocator, self.declared_prefixes)
+        return VllmV0Scheduler(config, waiting, kinship, self._swap_space(block), self.swaps)
+
+
+_NO_SWAP_SPACE = (
+    "the swap space is full, and a group of several sequences can't be computed again: vLLM V0 "
+    "stops here; raise scheduler.swap_space_gib"
+)
+_TOO_SMALL = (
+    "the KV cache is too small for a group of sequences that runs alone, beside the declared "
+    "prefixes that stay in it; give it more memory, or ask for fewer samples or beams"
+)
 
 
 class VllmV0Scheduler(BlockEngine):
-    """Prompts first; `swaps_single` sequences into its swap space, or recomputes them."""
+    """Prompts first; `swaps_single` sequences into its swap space, or recomputes them.
+
+    The sequences of a group come, run and give way together.
+    """
+
+    gangs_samples = True
 
     def __init__(
         self,
         config: EngineConfig,
-        allocator: KVAllocator,
         waiting: WaitingQueue,
+        kinship: Kinship,
         swap_space: SwapSpace | None = None,
         swaps_single: bool = False,
     ) -> None:
         """Schedule from `waiting`, which several replicas may share."""
-        super().__init__(config, allocator, waiting, swap_space)
+        super().__init__(config, kinship.pool, waiting, swap_space)
+        self._pool, self._kinship = kinship.pool, kinship
         self._swaps_single = swaps_single
-        self._watermark_blocks = int(config.watermark * config.num_gpu_blocks)
+        self._largest_group = 1
         self.swapped: deque[Request] = deque()  # in order of arrival
+        self._swapped_tables: dict[int, SwappedTables] = {}  # by request, the same for a group
 
     def withdraw(self, request: Request) -> None:
         """Forget a request that waits or is swapped out."""
+        self._kinship.leave(request)
         if request not in self.swapped:
             super().withdraw(request)
             return
-        assert self.swap_space is not None
         self.is_stuck = False
         self.swapped.remove(request)
-        self.swap_space.take(request.number)
+        tables = self._swapped_tables.pop(request.number)
+        if not request.kin:
+            self._return_to_pool(tables)
         request.lost_tokens += request.computed_tokens
+
+    def decode(self, request: Request, step: int) -> None:
+        """Let a request whose prompt was computed decode from `step` on."""
+        super().decode(request, step)
+        self._kinship.begin_to_write(request)
+
+    def finish(self, request: Request, step: int) -> None:
+        """Forget a request that has ended before `step`, and free its KV slots."""
+        super().finish(request, step)
+        self._kinship.leave(request)
 
     def schedule(self, step: int, in_flight: int = 0) -> Plan:
         """Schedule prompts if there are some that fit, else a token for each running request."""
         plan = self.clear()
+        self._kinship.follow_choices(step)
         if self.waiting:
             if self.swapped:
                 plan.head_lacks = LACKS_SWAPPED
@@ -123,23 +160,13 @@ class VllmV0Scheduler(BlockEngine):
         self.note_stuck()
         return plan
 
-    def preempt(self, request: Request, step: int) -> None:
-        """Swap a running request out if there is room on the host, else recompute it."""
-        swap_space = self.swap_space if self._swaps_single else None
-        blocks = self._blocks_of(request)
-        if swap_space is None or not swap_space.put(request.number, blocks):
-            super().preempt(request, step)
-            return
-        self.stop(request, step)
-        self.allocator.free(request.number)
-        request.rank = -1
-        request.preemptions += 1
-        self.swapped.appendleft(request)  # who gives way has come before all who did so already
-        self.plan.swapped_out = [*self.plan.swapped_out, request]
-        self.plan.copy_ns += swap_space.copy_ns(blocks)
+    def quiet_steps(self, step: int, most: int) -> int:
+        """Return how many steps just go on with what decodes; 0 where there are groups."""
+        if self._largest_group > 1 or self._kinship.by_token:
+            return 0
+        return super().quiet_steps(step, most)
 
-    def _blocks_of(self, request: Request) -> int:
-        return self.allocator.slots_tokens(request.number) // self.allocator.growth_tokens
+    # Prompts
 
     def _admit(self) -> None:
         """Admit from the head of the queue until something lacks; prompts run whole."""
@@ -148,22 +175,35 @@ class VllmV0Scheduler(BlockEngine):
         admitted: list[Request] = []
         while waiting:
             request = waiting.head
-            if len(self.running) >= config.max_num_seqs:
+            group = self._kinship.of(request)
+            if len(self.running) + len(group) > config.max_num_seqs:
                 plan.head_lacks = LACKS_SLOT
                 break
-            if shortage := self.allocator.shortage(
-                request, request.known_tokens, idle=not self.running
-            ):
+            blocks = self._kinship.blocks_to_start(request)
+            if shortage := self._pool.shortage_of(blocks, idle=not self.running):
+                _refuse_if(not self.running)
                 plan.head_lacks = LACKS[shortage]
                 break
             if request.known_tokens > budget_tokens:
                 plan.head_lacks = LACKS_BUDGET
                 break
-            self.start(request)
-            request.chunk_tokens = request.known_tokens
-            budget_tokens -= request.chunk_tokens
-            admitted.append(request)
+            self._start_group(group)
+            budget_tokens -= request.known_tokens
+            admitted += group
         plan.admitted = plan.chunks = admitted
+
+    def _start_group(self, group: list[Request]) -> None:
+        """Take in the requests at the head of the queue; the first one computes the prompt."""
+        self._largest_group = max(self._largest_group, len(group))
+        found_tokens = self._kinship.start(group[0])
+        for request in group:
+            require(self.waiting.popleft() is request, "a group waits together")
+            request.recomputed_tokens += max(0, request.computed_tokens - found_tokens)
+            request.computed_tokens = found_tokens
+            request.hit_tokens += found_tokens
+            request.chunk_tokens = request.known_tokens - found_tokens
+            self.run(request)
+            found_tokens = request.known_tokens  # by all but the first
 
     def _pause(self) -> None:
         """Let those who decode wait while prompts are computed."""
@@ -171,30 +211,119 @@ class VllmV0Scheduler(BlockEngine):
         for request in self.plan.paused:
             request.offset -= 1
 
+    # Decodes
+
+    def grow(self, step: int) -> None:
+        """Give each decoding sequence its slot for this step; the latest groups give way.
+
+        As in V0, each group in its turn wants a free block for each of its sequences, whether
+        these need one or not.
+        """
+        due = self.decoding.due()
+        if by_token := self._kinship.by_token:
+            writing = {each.rank: each for each in due}
+            writing |= {each.rank: each for each in by_token.values() if each.decoding}
+            due = [writing[rank] for rank in sorted(writing)]
+        most_blocks = len(due) + self._largest_group
+        if self._free_blocks >= most_blocks or not self.decoding.requests:
+            for request in due:
+                require(self._kinship.write(request), "there are enough blocks")
+        else:
+            due = self._grow_in_turn(step, set(due))
+        self.plan.grown = due
+
+    def _grow_in_turn(self, step: int, due: set[Request]) -> list[Request]:
+        grown = []
+        for request in list(self.decoding.requests.values()):
+            group = self._kinship.of(request)
+            if group[0] is not request:
+                continue
+            while request.rank >= 0 and not self._has_room_for(group):
+                self.preempt(next(reversed(self.running.values())), step)
+            if request.rank >= 0:
+                writing = [each for each in group if each in due]
+                self._write(writing)
+                grown += writing
+        return grown
+
+    @property
+    def _free_blocks(self) -> int:
+        return self._pool.free_tokens // self._pool.growth_tokens
+
+    def _has_room_for(self, group: list[Request]) -> bool:
+        """Tell whether there is a free block for each; who runs alone does with what it needs."""
+        return len(group) <= self._free_blocks or len(group) == len(self.running)
+
+    def _write(self, requests: list[Request]) -> None:
+        for request in requests:
+            _refuse_if(not self._kinship.write(request))
+
+    # Swapping
+
+    def preempt(self, request: Request, step: int) -> None:
+        """Swap the group of a running request out, or recompute it if it is alone."""
+        group = self._kinship.of(request)
+        if len(group) == 1 and not (self._swaps_single and self._has_swap_space(group)):
+            super().preempt(request, step)
+            return
+        if not self._has_swap_space(group):
+            raise InputError(_NO_SWAP_SPACE)
+        for each in group:
+            self.stop(each, step)
+            each.rank = -1
+            each.preemptions += 1
+        tables = self._pool.swap_out([each.number for each in group])
+        assert self.swap_space is not None
+        self.swap_space.put(group[0].number, tables.blocks)
+        self._swapped_tables |= dict.fromkeys((each.number for each in group), tables)
+        self.swapped.extendleft(reversed(group))  # they have come before all who gave way already
+        self.plan.swapped_out = [*self.plan.swapped_out, *group]
+        self.plan.copy_ns += self.swap_space.copy_ns(tables.blocks)
+
+    def _has_swap_space(self, group: list[Request]) -> bool:
+        blocks = self._pool.distinct_blocks(each.number for each in group)
+        return self.swap_space is not None and blocks <= self.swap_space.free_blocks
+
+    def _return_to_pool(self, tables: SwappedTables) -> int:
+        """Empty the swap space of a group; return how many blocks it had there."""
+        assert self.swap_space is not None
+        return self.swap_space.take(tables.owner)
+
     def _swap_in(self, step: int) -> None:
         """Bring back from the head of the swapped ones until something lacks."""
         swap_space, plan = self.swap_space, self.plan
         assert swap_space is not None
         back: list[Request] = []
-        while self.swapped and len(self.running) < self.config.max_num_seqs:
-            request = self.swapped[0]
-            if not self._may_come_back(request):
+        while self.swapped:
+            group = self._kinship.of(self.swapped[0])
+            tables = self._swapped_tables[group[0].number]
+            idle = not self.running
+            blocks = tables.blocks + (0 if idle else len(group))
+            if len(self.running) + len(group) > self.config.max_num_seqs:
                 break
+            if self._pool.shortage_of(blocks, idle):
+                break
+            self._resume(group, step)
+            plan.copy_ns += swap_space.copy_ns(self._return_to_pool(tables))
+            back += group
+        plan.swapped_in = back
+
+    def _resume(self, group: list[Request], step: int) -> None:
+        """Give a group its blocks again, and the slots for this step."""
+        block_size = self._pool.growth_tokens
+        self._pool.swap_in(self._swapped_tables[group[0].number])
+        for request in group:
             self.swapped.popleft()
-            plan.copy_ns += swap_space.copy_ns(swap_space.take(request.number))
-            tokens = request.computed_tokens + 1  # V0 appends the slot of this step at once
-            require(self.allocator.allocate(request, request.number, tokens), "blocks are free")
+            del self._swapped_tables[request.number]
             self.run(request)
             request.go_on_decoding(step)
             self.decoding.join(request, request.computed_tokens)
-            back.append(request)
-        plan.swapped_in = back
+        by_token = self._kinship.by_token
+        self._write(
+            [r for r in group if r.number in by_token or r.computed_tokens % block_size == 0]
+        )
 
-    def _may_come_back(self, request: Request) -> bool:
-        """Tell whether its blocks are free and one more, beside the watermark."""
-        block_size = self.allocator.growth_tokens
-        free = self.allocator.free_tokens // block_size
-        if not self.running:
-            return request.computed_tokens < free * block_size
-        blocks = -(-request.computed_tokens // block_size) + 1
-        return not Shortage.of(blocks, self._watermark_blocks, free)
+
+def _refuse_if(too_small: bool) -> None:
+    if too_small:
+        raise InputError(_TOO_SMALL)

@@ -24,6 +24,8 @@ class Prompts:
             common with another.
         delay_ns: Time from the end of the turn before to this request, int64, shape (requests,),
             0 for first turns; None if all sessions have one turn.
+        prefix_tokens: Length of the system prompt that each begins with, its first segment; int64,
+            shape (requests,); None if there are none.
     """
 
     prompt_tokens: NDArray[np.int64]
@@ -31,6 +33,7 @@ class Prompts:
     turns: NDArray[np.int64]
     segments: Segments | None = None
     delay_ns: NDArray[np.int64] | None = None
+    prefix_tokens: NDArray[np.int64] | None = None
 
 
 class PromptLaw(Protocol):

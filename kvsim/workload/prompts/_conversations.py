@@ -38,7 +38,8 @@ def compose_conversations(
         session, prompt, output_tokens = session[sent], prompt[sent], output_tokens[sent]
         delay_ns = None if delay_ns is None else delay_ns[sent]
     segments = _segments(session, prompt, prefixes)
-    return Prompts(prompt, output_tokens, turns, segments, delay_ns)
+    prefix_tokens = None if prefixes is None else prefixes.tokens[session]
+    return Prompts(prompt, output_tokens, turns, segments, delay_ns, prefix_tokens)
 
 
 def _sessions_and_turns(

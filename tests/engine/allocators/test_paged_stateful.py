@@ -27,6 +27,8 @@ class PagedAgainstNaive(RuleBasedStateMachine):
     """
 
     seqs = Bundle("seqs")
+    residents = Bundle("residents")
+    swapped = Bundle("swapped")
 
     @initialize(blocks=st.integers(1, 24), block_size=st.integers(1, 5), null_block=st.booleans())
     def start(self, blocks, block_size, null_block):
@@ -38,6 +40,7 @@ class PagedAgainstNaive(RuleBasedStateMachine):
         self.texts = {}
         self.memory = {}
         self.next_seq = self.next_token = 0
+        self.kept = []
 
     @rule(target=seqs, tokens=st.integers(1, 40))
     def allocate(self, tokens):
@@ -55,6 +58,8 @@ class PagedAgainstNaive(RuleBasedStateMachine):
 
     @rule(seq=seqs, tokens=st.integers(1, 12))
     def append(self, seq, tokens):
+        if seq not in self.tables:  # swapped out
+            return
         table = self.tables[seq]
         length = len(self.texts[seq])
         copies = length % self.block_size > 0 and self._owners(table[-1]) > 1
@@ -74,14 +79,72 @@ class PagedAgainstNaive(RuleBasedStateMachine):
 
     @rule(target=seqs, parent=seqs)
     def fork(self, parent):
+        return self.fork_of(parent) if parent in self.tables else multiple()
+
+    def fork_of(self, parent):
         child = self._new_seq()
         self.pool.fork(parent, child)
         self.tables[child] = list(self.tables[parent])
         self.texts[child] = list(self.texts[parent])
         return child
 
+    @rule(target=residents, seq=consumes(seqs))
+    def keep_resident(self, seq):
+        """From here on nobody writes to it or frees it; others fork from it."""
+        if seq not in self.tables:
+            return multiple()
+        self.pool.keep_resident(seq)
+        self.kept.append(seq)
+        return seq
+
+    @rule(target=seqs, parent=residents)
+    def fork_a_resident(self, parent):
+        return self.fork_of(parent)
+
+    @rule(target=swapped, chosen=st.sets(st.integers(0, 30), min_size=1))
+    def swap_out(self, chosen):
+        """Any sequences go together; the naive pool keeps texts, and blocks by the old numbers."""
+        mine = [seq for seq in self.tables if seq in chosen and seq not in self.kept]
+        kept = {block for seq in self.kept for block in self.tables[seq]}
+        old = {seq: self.tables[seq] for seq in mine}
+        copies = sorted({block for table in old.values() for block in table} - kept)
+        assert self.pool.distinct_blocks(mine) == len(copies)
+        memory = {
+            block: [
+                self.memory.get(block * self.block_size + offset)
+                for offset in range(self.block_size)
+            ]
+            for block in copies
+        }
+        texts = {seq: self.texts.pop(seq) for seq in mine}
+        swapped = self.pool.swap_out(mine)
+        assert swapped.blocks == len(copies)
+        for seq in mine:
+            table = self.tables.pop(seq)
+            self.queue[:0] = [block for block in reversed(table) if not self._owners(block)]
+        return swapped, old, texts, memory
+
+    @rule(gone=consumes(swapped))
+    def swap_in(self, gone):
+        swapped, old, texts, memory = gone
+        room = swapped.blocks <= len(self.queue)
+        assert self.pool.swap_in(swapped) is room
+        if not room:
+            return
+        moved = {}
+        for seq, table in old.items():
+            for block in table:
+                if block in memory and block not in moved:
+                    moved[block] = self.queue.pop(0)
+                    for offset, text in enumerate(memory[block]):
+                        self.memory[moved[block] * self.block_size + offset] = text
+            self.tables[seq] = [moved.get(block, block) for block in table]
+            self.texts[seq] = texts[seq]
+
     @rule(seq=consumes(seqs))
     def free(self, seq):
+        if seq not in self.tables:
+            return
         self.pool.free(seq)
         table = self.tables.pop(seq)
         del self.texts[seq]
@@ -106,6 +169,22 @@ class PagedAgainstNaive(RuleBasedStateMachine):
         assert self.pool.capacity_tokens == len(self.blocks) * self.block_size
         assert self.pool.rounding_tokens == self.pool.holes_tokens == 0
         self.pool.check()
+
+    @invariant()
+    def shared_is_what_sequences_have_beyond_what_is_taken(self):
+        """Slots: of all sequences but the residents, less what is taken. Empty ones likewise."""
+        using = [seq for seq in self.tables if seq not in self.kept]
+        slots = sum(len(self.tables[seq]) for seq in using) * self.block_size
+        assert self.pool.shared_tokens == slots - self.pool.taken_tokens
+        filled = {
+            (self.tables[seq][position // self.block_size], position % self.block_size)
+            for seq, text in self.texts.items()
+            for position in range(len(text))
+        }
+        empty = slots - sum(len(self.texts[seq]) for seq in using)
+        assert self.pool.shared_empty_tokens == empty - (self.pool.taken_tokens - len(filled))
+        kept = {block for seq in self.kept for block in self.tables[seq]}
+        assert self.pool.resident_tokens >= len(kept) * self.block_size
 
     @invariant()
     def each_sequence_reads_what_it_wrote(self):

@@ -1,0 +1,108 @@
+"""Runs all chapters: their tasks in processes side by side, then what they make of the results."""
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol
+
+from kvsim.errors import InputError, Problem
+from kvsim.paper import (
+    address_space,
+    block_sizes,
+    concurrency,
+    kv_shares,
+    limits,
+    memory_sizes,
+    sustained,
+    swapping,
+)
+from kvsim.paper.chapter import Chapter
+from kvsim.paper.tasks import Task
+
+
+class ChapterModule(Protocol):
+    """What a module of this package is that has a chapter."""
+
+    def tasks(self, folder: Path, quick: bool) -> Mapping[str, Task]:
+        """Return the simulations that it needs, by names of its own."""
+        ...
+
+    def chapter(self, results: Mapping[str, Any]) -> Chapter:
+        """Return what it makes of their results."""
+        ...
+
+
+# The longest tasks first, so that no core is left alone with one at the end.
+CHAPTERS: Mapping[str, ChapterModule] = {
+    "table1": memory_sizes,
+    "figure2": kv_shares,
+    "figure12": sustained,
+    "figure18b": block_sizes,
+    "figure19": swapping,
+    "addresses": address_space,
+    "limits": limits,
+    "concurrency": concurrency,
+}
+_HEAVIEST = ("figure12", "figure2", "figure18b")
+
+
+def run_chapters(
+    folder: Path,
+    quick: bool = False,
+    jobs: int = 1,
+    tell: Callable[[int, int], None] | None = None,
+) -> list[Chapter]:
+    """Simulate all that the chapters ask for.
+
+    Args:
+        folder: Where the scenario files are.
+        quick: Minutes of simulated time instead of hours: figures are rough.
+        jobs: Processes at work.
+        tell: Told how many tasks are done, of how many.
+
+    Raises:
+        InputError: The folder or a file is not there, or a file is wrong.
+    """
+    if not folder.is_dir():
+        what = "is no folder with the paper's scenarios; run in kvsim's repository, or name it"
+        raise InputError(Problem(what, str(folder)))
+    tasks = {
+        (key, name): task
+        for key in sorted(CHAPTERS, key=lambda key: key not in _HEAVIEST)
+        for name, task in CHAPTERS[key].tasks(folder, quick).items()
+    }
+    results: dict[str, dict[str, Any]] = {key: {} for key in CHAPTERS}
+    for done, ((key, name), result) in enumerate(_results(tasks, jobs), start=1):
+        results[key][name] = result
+        if tell:
+            tell(done, len(tasks))
+    return [module.chapter(results[key]) for key, module in CHAPTERS.items()]
+
+
+def _results(
+    tasks: Mapping[tuple[str, str], Task], jobs: int
+) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Yield the result of each task, in the order in which they are done."""
+    if jobs == 1:
+        for key, task in tasks.items():
+            yield key, task.run()
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _leave_signals) as pool:
+        futures = {pool.submit(task.run): key for key, task in tasks.items()}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_signals() -> None:
+    """Let the parent alone answer an interrupt from the keyboard."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def as_document(chapters: Sequence[Chapter]) -> dict[str, Any]:
+    """Return the numbers of the page, ready for JSON."""
+    return {chapter.key: chapter.as_dict() for chapter in chapters}
