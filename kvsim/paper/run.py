@@ -12,11 +12,15 @@ from kvsim.paper import (
     address_space,
     block_sizes,
     concurrency,
+    documents,
+    four_samples,
     kv_shares,
     limits,
     memory_sizes,
+    sharing,
     sustained,
     swapping,
+    system_prompt,
 )
 from kvsim.paper.chapter import Chapter
 from kvsim.paper.tasks import Task
@@ -44,6 +48,10 @@ CHAPTERS: Mapping[str, ChapterModule] = {
     "addresses": address_space,
     "limits": limits,
     "concurrency": concurrency,
+    "sharing": sharing,
+    "system_prompt": system_prompt,
+    "four_samples": four_samples,
+    "documents": documents,
 }
 _HEAVIEST = ("figure12", "figure2", "figure18b")
 
