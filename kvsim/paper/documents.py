@@ -12,7 +12,7 @@ from kvsim.report.figure import axis
 
 FILE = "very_long_documents.yaml"
 VARIANTS = {"contiguous": "contiguous", "paged_alone": "paged", "base": "paged, prefix shared"}
-RATES = (0.1, 0.15, 0.2, 0.3)  # requests/s
+RATES = (0.1, 0.2, 0.3)  # requests/s
 AT = 0.2  # where the claim is looked at
 QUICK_REQUESTS = 40
 
