@@ -40,7 +40,7 @@ def tasks(folder: Path, quick: bool) -> Mapping[str, Task]:
                 if band != "assumed" and size >= SIZES[4]:
                     continue
                 changes: dict[str, Any] = {"engine.block_size": size}
-                changes["cost.attention_kernel"] = Paged2023(share_by_block=share)
+                changes["cost.attention_kernel"] = Paged2023(per_block_fraction=share)
                 if quick:
                     changes["workload.duration_s"] = QUICK_S
                 found[f"{trace}/{size}/{band}"] = Task(summary_of, (path, "base", changes))
@@ -164,7 +164,7 @@ def _kernel_chart() -> Chart:
     factors = {
         BAND_WORDS[band]: (
             SIZES,
-            [Paged2023(share_by_block=share).decode_factor(size) for size in SIZES],
+            [Paged2023(per_block_fraction=share).decode_factor(size) for size in SIZES],
         )
         for band, share in BANDS.items()
     }
