@@ -105,8 +105,8 @@ def within(value: float, share: float) -> tuple[float, float]:
 
 
 def about(value: float, distance: float) -> tuple[float, float]:
-    """Return the bounds of what is within a distance of a value."""
-    return value - distance, value + distance
+    """Return the bounds of what is within a distance of a value, none of them negative."""
+    return max(0.0, value - distance), value + distance
 
 
 def _shown(value: Printed, unit: str) -> str:

@@ -35,7 +35,10 @@ def bars(
     series: Series,
     stacked: bool = False,
 ) -> Chart:
-    """Draw bars: one for each series in each group, beside or upon each other."""
+    """Draw bars, one for each series in each group, beside or upon each other.
+
+    Names of groups may have line breaks (`<br>`).
+    """
     data = [
         {
             "type": "bar",
@@ -50,7 +53,7 @@ def bars(
     mode = "stack" if stacked else "group"
     drawn = layout(HEIGHT_PX, xaxis=axis(""), yaxis=axis(unit, rangemode="tozero"), barmode=mode)
     keys = [Key(name, COLORS[place % len(COLORS)]) for place, name in enumerate(series)]
-    rows = _rows(groups, series)
+    rows = _rows([group.replace("<br>", ", ") for group in groups], series)
     table = Table(["", *series], rows)
     return Chart(
         key, title, definition, f"Bars. {title}.", {"data": data, "layout": drawn}, table, keys

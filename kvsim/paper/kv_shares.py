@@ -50,16 +50,21 @@ def chapter(results: Mapping[str, Summary]) -> Chapter:
     findings = [*_share_findings(results), *_vllm_findings(results), *_batch_findings(results)]
     names = {**SYSTEMS, "base": VLLM}
     shares = {name: shares_of(results[name]) for name in names}
-    series = {words: [shares[name][part] for name in names] for part, (words, _) in PARTS.items()}
+    said = printed()["figure2_kv_memory_share_percent"]
+    beside = [(said["vllm" if name == "base" else name], shares[name]) for name in names]
+    series = {
+        words: [pair[i].get(part, 0.0) for pair in beside for i in (0, 1)]
+        for part, (words, _) in PARTS.items()
+    }
     batches = printed()["figure13a_mean_batched_requests_opt13b_sharegpt_2rps"]
     charts = [
         bars(
             "kv-shares",
             f"Paging turns {shares['orca_max']['token_states']:.0f} % of useful KV memory into "
             f"{shares['base']['token_states']:.0f} %",
-            "Share of the KV cache over an hour of OPT-13B with ShareGPT at 2 requests/s.",
+            "Share of the KV cache over the hour, as printed (left) and as simulated (right).",
             "%",
-            list(names.values()),
+            [f"{words}<br>{whose}" for words in names.values() for whose in ("paper", "kvsim")],
             series,
             stacked=True,
         ),
@@ -105,7 +110,7 @@ def _share_findings(results: Mapping[str, Summary]) -> list[Finding]:
             said,
             shares_of(results[name])[part],
             about(said, POINTS[name]),
-            _WHY[name],
+            _WHY[name] if part == "token_states" else "",
         )
         for name, words in SYSTEMS.items()
         for part, said in bars_of[name].items()

@@ -12,7 +12,7 @@ METHOD = (
     "and is assumed for Alpaca and for prompts, too; all else is predicted from it.",
     "Steps take what the kernels measured on A100 take, with the bandwidth of the A100-40GB where "
     "that is the GPU; decode attention of vLLM takes 1.23 times as long, the middle of the paper's "
-    "own range. The host's time is that of Sarathi-Serve, a fork of vLLM 0.2, as Microsoft Vidur "
+    "own range. The host's time is that of Sarathi-Serve, a fork of vLLM V0, as Microsoft Vidur "
     "published it; the paper's own engines of 2023 may have been slower.",
 )
 

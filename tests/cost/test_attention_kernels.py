@@ -49,13 +49,13 @@ def test_larger_blocks_never_cost_a_kernel_more(kind: str):
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_the_kernel_of_2023_is_in_the_printed_range_where_it_was_measured(share: float):
-    kernel = Paged2023(share_by_block=share)
+    kernel = Paged2023(per_block_fraction=share)
     assert 1.20 <= kernel.decode_factor(16) <= 1.26
     assert kernel.decode_factor(256) == kernel.decode_factor(16)
 
 
 def test_the_band_below_blocks_of_16_is_from_nothing_to_all_of_it():
-    by_share = [Paged2023(share_by_block=share).decode_factor(1) for share in (0, 0.5, 1)]
+    by_share = [Paged2023(per_block_fraction=share).decode_factor(1) for share in (0, 0.5, 1)]
     np.testing.assert_allclose(by_share, [1.23, 1 + 0.23 * 8.5, 1 + 0.23 * 16])
 
 

@@ -32,6 +32,7 @@ def test_a_ratio_needs_two_numbers():
 def test_bounds_are_about_a_value():
     assert within(200.0, 0.02) == pytest.approx((196, 204))
     assert about(20.0, 3.0) == (17.0, 23.0)
+    assert about(2.0, 3.0) == (0.0, 5.0)
 
 
 def test_rows_fit_the_header():

@@ -23,15 +23,17 @@ class Paged2023(Policy):
     """
 
     kind: Literal["paged_2023"] = "paged_2023"
-    overhead: float = Field(default=0.23, ge=0, le=1)
+    overhead_fraction: float = Field(default=0.23, ge=0, le=1)
     """What paging adds to decode attention at blocks of 16: 0.20 to 0.26 in the paper."""
-    share_by_block: float = Field(default=0.5, ge=0, le=1)
+    per_block_fraction: float = Field(default=0.5, ge=0, le=1)
     """Part of it that each block costs whatever its size: an assumption, from 0 to 1."""
 
     def decode_factor(self, block_size: int) -> float:
         """Return how many times as long decode attention takes as in the tables."""
         smaller = max(1.0, PUBLISHED_BLOCK_SIZE / block_size)
-        return 1 + self.overhead * (1 - self.share_by_block + self.share_by_block * smaller)
+        return 1 + self.overhead_fraction * (
+            1 - self.per_block_fraction + self.per_block_fraction * smaller
+        )
 
     def note(self, block_size: int) -> str:
         """Say what the factor is, and whether it is published."""
