@@ -32,7 +32,8 @@ CONFIG = EngineConfig(
     watermark=0.01,
     enable_chunked_prefill=False,
 )
-TIGHT = replace(CONFIG, num_gpu_blocks=34, watermark=0.05)
+# Any group drawn below fits alone, beside the prefixes of two others.
+TIGHT = replace(CONFIG, num_gpu_blocks=40, watermark=0.05)
 
 
 def table_of(groups):
@@ -85,22 +86,22 @@ arrivals = st.integers(0, 600)
 
 @st.composite
 def sampled(draw):
-    samples = draw(st.integers(1, 5))
-    answers = st.lists(st.integers(1, 25), min_size=samples, max_size=samples)
-    group = st.builds(Group, arrivals, st.integers(1, 30), answers)
+    samples = draw(st.integers(1, 4))
+    answers = st.lists(st.integers(1, 16), min_size=samples, max_size=samples)
+    group = st.builds(Group, arrivals, st.integers(1, 24), answers)
     return sorted(draw(st.lists(group, min_size=1, max_size=10)), key=lambda g: g.arrival)
 
 
 @st.composite
 def searched(draw):
-    width = draw(st.integers(2, 5))
+    width = draw(st.integers(2, 4))
     choice = st.lists(st.integers(0, width - 1), min_size=width, max_size=width)
     groups = []
     for _ in range(draw(st.integers(1, 8))):
-        answer = draw(st.integers(1, 20))
+        answer = draw(st.integers(1, 16))
         choices = max(0, answer - 2)
         parents = draw(st.lists(choice, min_size=choices, max_size=choices))
-        group = Group(draw(arrivals), draw(st.integers(1, 30)), [answer] * width, parents)
+        group = Group(draw(arrivals), draw(st.integers(1, 24)), [answer] * width, parents)
         groups.append(group)
     return sorted(groups, key=lambda g: g.arrival)
 
@@ -230,7 +231,7 @@ def test_prefixes_that_fill_the_cache_are_told_of():
 
 
 def test_a_group_that_gives_way_is_swapped_whole_and_comes_back_sharing():
-    groups = [Group(0, 40, [24] * 3), Group(1, 40, [24] * 3)]
+    groups = [Group(0, 40, [32] * 3), Group(1, 40, [32] * 3)]
     steps, trace = steps_of(groups, config=TIGHT)
     events = trace.tables["events"]
     kinds = [EVENT_KINDS[kind] for kind in events["event"].tolist()]
@@ -245,7 +246,7 @@ def test_a_group_that_gives_way_is_swapped_whole_and_comes_back_sharing():
 
 
 def test_the_last_sample_of_a_group_is_alone_and_recomputed():
-    groups = [Group(0, 30, [60]), Group(1, 30, [2, 2, 60])]
+    groups = [Group(0, 40, [60]), Group(1, 40, [2, 2, 60])]
     _, trace = steps_of(groups, config=TIGHT)
     kinds = [EVENT_KINDS[kind] for kind in trace.tables["events"]["event"].tolist()]
     assert kinds == ["preempted", "resumed"]
@@ -258,7 +259,7 @@ def test_a_group_that_can_never_go_on_is_told_of():
 
 
 def test_a_group_without_room_on_the_host_is_told_of():
-    groups = [Group(0, 40, [24] * 3), Group(1, 40, [24] * 3)]
+    groups = [Group(0, 40, [32] * 3), Group(1, 40, [32] * 3)]
     with pytest.raises(InputError, match="swap space is full"):
         steps_of(groups, VllmV0(swap_space_gib=0), TIGHT)
 
@@ -273,8 +274,9 @@ def test_clients_may_leave_at_any_time(routing, groups, replicas, patience):
     trace = run(table, TIGHT, COST, replicas=replicas, routing=routing, scheduler=VllmV0())
     rows = trace.tables["requests"]
     assert len(rows["request"]) == len(table)
-    for group in range(len(groups)):
-        assert len(set(rows["replica"][rows["group"] == group].tolist())) == 1
+    if routing.kind != "shared_queue":  # there, the last of a group may move
+        for group in range(len(groups)):
+            assert len(set(rows["replica"][rows["group"] == group].tolist())) == 1
 
 
 def test_a_front_end_takes_a_group_for_one_request():

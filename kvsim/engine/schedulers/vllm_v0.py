@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
@@ -77,8 +77,9 @@ class VllmV0(SchedulerPolicy):
         block: KVBlock | None = None,
     ) -> Scheduler:
         """Return a scheduler of one replica."""
-        assert isinstance(allocator, PagedPool), "it works with paged KV caches only"
-        kinship = Kinship(allocator, self.declared_prefixes)
+        # `layouts` says so; what looks on while an engine works may stand before the pool.
+        pool = cast("PagedPool", allocator)
+        kinship = Kinship(pool, self.declared_prefixes)
         return VllmV0Scheduler(config, waiting, kinship, self._swap_space(block), self.swaps)
 
 
@@ -265,6 +266,7 @@ class VllmV0Scheduler(BlockEngine):
         group = self._kinship.of(request)
         if len(group) == 1 and not (self._swaps_single and self._has_swap_space(group)):
             super().preempt(request, step)
+            self._kinship.by_token.pop(request.number, None)
             return
         if not self._has_swap_space(group):
             raise InputError(_NO_SWAP_SPACE)
