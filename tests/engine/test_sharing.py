@@ -9,9 +9,13 @@ from hypothesis import strategies as st
 
 from kvsim.cost.front_end import FrontEnd
 from kvsim.cost.pcie import HostLink
+from kvsim.engine.allocators import PoolShape
+from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.request import Request
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.engine.routers.shared_queue import SharedQueue
+from kvsim.engine.schedulers._kinship import Kinship
 from kvsim.engine.schedulers.vllm_v0 import VllmV0
 from kvsim.errors import InputError
 from kvsim.tables import EVENT_KINDS, OUTCOMES
@@ -297,3 +301,32 @@ def test_a_group_is_rejected_as_a_whole():
     rows = trace.tables["requests"]
     outcomes = dict(zip(rows["request"].tolist(), rows["outcome"].tolist(), strict=True))
     assert outcomes == {0: REJECTED, 1: REJECTED, 2: FINISHED, 3: FINISHED}
+
+
+@settings(max_examples=60)
+@given(
+    prefix=st.integers(1, 20),
+    owns=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    samples=st.integers(1, 3),
+)
+def test_a_start_takes_the_blocks_that_it_was_said_to_take(prefix, owns, samples):
+    pool = PagedPool(PoolShape(200, BLOCK_SIZE, 128))
+    kinship = Kinship(pool, declared_prefixes=True)
+    for number, own in enumerate(owns):
+        group = [Request(10 * number + at, number, 0, prefix + own, 5) for at in range(samples)]
+        for request in group:
+            request.prefix, request.prefix_tokens = 7, prefix
+            request.samples, request.kin = samples, group
+        blocks, before = kinship.blocks_to_start(group[0]), pool.free_tokens
+        assert kinship.start(group[0]) == (prefix if number else 0)
+        assert before - pool.free_tokens == blocks * BLOCK_SIZE
+        pool.check()
+
+
+def test_beams_that_pause_near_their_end_keep_their_accounts():
+    """They share a last block, of which the slots that stay empty are counted once at most."""
+    beams = Group(0, 5, [7] * 4, [[0] * 4] * 5)
+    others = [Group(30 * number, 3, [1] * 4, []) for number in range(1, 30)]
+    steps, _ = steps_of([beams, *others])
+    assert sum(paused > 0 for paused in steps["paused_seqs"]) >= 5
+    assert min(steps["kv_to_come_tokens"]) >= 0
