@@ -21,7 +21,6 @@ from kvsim.engine.clock import Alarm, Clock
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan, Scheduler
-from kvsim.engine.step_rows import Varying
 from kvsim.engine.stretch import Stretch
 from kvsim.errors import InputError, require
 from kvsim.tables import EVENT_KINDS
@@ -36,6 +35,7 @@ LIVELOCK = (
     "token comes; set scheduler_reserve_full_isl: true, or give it a larger KV cache"
 )
 NO_CHUNKS = (0.0, 0, 0, 0, 0)
+NO_DURATION_NO_CHUNKS = (0, 0, 0, 0, 0, 0)
 
 
 class Home(Protocol):
@@ -124,6 +124,11 @@ class Replica:
         self._ending: dict[int, list[Request]] = {}
         self._ends: list[int] = []  # heap of the steps in `_ending`, and of some that are over
         self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
+        # Requests by the step in which they take the last block of their answer, and these steps.
+        self._filling: dict[int, list[tuple[Request, int]]] = {}
+        self._fillings: list[int] = []
+        self._has_groups = self.allocator.growth_tokens != self.allocator.block_tokens
+        self._discards = 0  # sequences that have ended already, in the first step of a stretch
         self._block_tokens = self.allocator.block_tokens
         self._slots_per_token = self.allocator.slots_per_token
         self._copy_ns_per_token = copy_ns_per_token
@@ -289,36 +294,69 @@ class Replica:
         place = stretch.committed
         if end <= place:
             return
-        steps, step = end - place, self.step
-        decode_seqs = scheduler.decode_seqs
-        kv_tokens = scheduler.decode_context_tokens + decode_seqs
-        discarded_seqs = self._discarded_seqs() if step - 1 in self._ending else 0
-        varying = self._grow(step, stretch.durations_ns[place:end])
-        row = self._pack_step(
-            steps,
-            decode_seqs * self._slots_per_token,
-            self.index,
-            step,
-            stretch.start_ns(place),
-            0, 0, 0, 0, 0, 0,
-            decode_seqs,
-            kv_tokens,
-            discarded_seqs,
-            len(scheduler.running),
-            len(scheduler.waiting),
-            0,
-            scheduler.head_lacks if scheduler.waiting else 0,
-            (self.held_tokens + decode_seqs) * self._slots_per_token,
-            0, 0,
-            allocator.rounding_tokens,
-            allocator.holes_tokens,
-            0,
-            allocator.taken_tokens + allocator.free_tokens,
-        )  # fmt: skip
-        self._rows.add_stretch(row, varying)
-        self.held_tokens += decode_seqs * steps
+        if self.step - 1 in self._ending:
+            self._discards = self._discarded_seqs()
+        while place < end:
+            place += self._commit_some(place, end)
         stretch.committed = end
+        self._discards = 0
         self._fly(end)
+
+    def _commit_some(self, place: int, end: int) -> int:
+        """Account for the first of these steps, during which the pool just fills; return how many.
+
+        Of all steps, unless prefixes are cached or windows slide.
+        """
+        stretch, scheduler, allocator = self._stretch, self.scheduler, self.allocator
+        step, decode_seqs = stretch.first + place, scheduler.decode_seqs
+        kv_tokens = scheduler.decode_context_tokens + decode_seqs
+        growth = scheduler.skip(step, end - place)
+        taken_tokens = growth.taken_tokens
+        steps = len(taken_tokens)
+        if growth.grown and self._has_groups:
+            self._own_grown(growth.grown, step)
+        reusable_tokens = allocator.reusable_tokens
+        held_tokens = (self.held_tokens + decode_seqs) * self._slots_per_token
+        waiting_seqs = len(scheduler.waiting)
+        self._rows.add_stretch(
+            self._pack_step(
+                steps,
+                decode_seqs * self._slots_per_token,
+                self.index,
+                step,
+                stretch.start_ns(place),
+                *NO_DURATION_NO_CHUNKS,
+                decode_seqs,
+                kv_tokens,
+                self._discards,
+                len(scheduler.running),
+                waiting_seqs,
+                0,
+                scheduler.head_lacks if waiting_seqs else 0,
+                held_tokens - allocator.shared_tokens - allocator.released_tokens,
+                0,
+                0,
+                allocator.rounding_tokens,
+                allocator.holes_tokens,
+                reusable_tokens,
+                allocator.taken_tokens + allocator.free_tokens - reusable_tokens,
+            ),
+            stretch.durations_ns[place : place + steps],
+            taken_tokens,
+            self._inside_in(step, steps),
+        )
+        self.held_tokens += decode_seqs * steps
+        return steps
+
+    def _inside_in(self, step: int, steps: int) -> list[int]:
+        """Return the slots that no token will ever fill, after each step of a stretch."""
+        fillings, end = self._fillings, step + steps
+        inside_tokens = [self.inside_tokens] * steps
+        while fillings and fillings[0] < end:
+            due = fillings[0]
+            self._own_last(due)
+            inside_tokens[due - step :] = [self.inside_tokens] * (end - due)
+        return inside_tokens
 
     def _fly(self, end: int) -> None:
         """Let the last steps of the stretch up to a place be in flight."""
@@ -333,31 +371,6 @@ class Replica:
             self._rest_ended()
         self.step += 1
         self._oldest_step = self.step - most_in_flight
-
-    def _grow(self, step: int, durations_ns: list[int]) -> Varying:
-        """Let the KV cache grow as it does in steps of a stretch, and return what varies."""
-        taken_tokens: list[int] = []
-        inside_tokens: list[int] = []
-        reusable_tokens: list[int] = []
-        given_back_tokens: list[int] = []
-        last_steps, block_tokens = self._last_steps, self._block_tokens
-        while len(taken_tokens) < len(durations_ns):
-            first = step + len(taken_tokens)
-            growth = self.scheduler.skip(first, len(durations_ns) - len(taken_tokens))
-            steps = len(growth.taken_tokens)
-            inside = [self.inside_tokens] * steps
-            for place, request in growth.grown:
-                if last_steps[request.number] < first + place + block_tokens - 1:
-                    before_tokens = self.inside_tokens
-                    self._own(request)
-                    more_tokens = self.inside_tokens - before_tokens
-                    if more_tokens:
-                        inside[place:] = [tokens + more_tokens for tokens in inside[place:]]
-            taken_tokens += growth.taken_tokens
-            inside_tokens += inside
-            reusable_tokens += [growth.reusable_tokens] * steps
-            given_back_tokens += [growth.given_back_tokens] * steps
-        return Varying(durations_ns, taken_tokens, inside_tokens, reusable_tokens, given_back_tokens)
 
     def _batch(self, step: int) -> Batch:
         """Return a step in flight."""
@@ -390,11 +403,11 @@ class Replica:
             self._note_losers(plan)
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
-        step, ending, last_steps = self.step, self._ending, self._last_steps
-        last_filled_step = step + self._block_tokens - 1  # of the blocks taken in this step
-        for request in plan.grown:
-            if last_steps[request.number] < last_filled_step:
-                self._own(request)
+        step, ending = self.step, self._ending
+        if plan.grown and self._has_groups:
+            self._own_grown(plan.grown, step)
+        if self._fillings and self._fillings[0] <= step:
+            self._own_last(step)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
         if not seqs:
@@ -501,11 +514,42 @@ class Replica:
             self._own(request)
         return self._cost.chunks_ns(chunks), len(chunks), chunk_tokens, kv_tokens, pairs
 
+    def _own_grown(self, grown: Sequence[Request], step: int) -> None:
+        """Keep count of slots that won't be filled of blocks taken in a step, in several groups."""
+        last_filled_step = step + self._block_tokens - 1
+        for request in grown:
+            if self._last_steps[request.number] < last_filled_step:
+                self._own(request)
+
+    def _own_last(self, step: int) -> None:
+        """Keep count of them where the last block of an answer is taken in a step."""
+        while self._fillings and self._fillings[0] <= step:
+            for request, last_step in self._filling.pop(heappop(self._fillings)):
+                # Else it was preempted, or has left.
+                if self._last_steps.get(request.number) == last_step:
+                    unused_tokens = -self._final_tokens(request) % self._block_tokens
+                    self.inside_tokens += unused_tokens
+                    self._unused_tokens[request.number] = unused_tokens
+
+    def _note_filling(self, request: Request, last_step: int) -> None:
+        """Note in which step a request that begins to decode takes the last block of its answer."""
+        tokens = self._final_tokens(request) - 1  # computed before the last of its steps
+        filling_step = last_step + self._surplus_tokens(request) - tokens % self._block_tokens
+        if filling_step > self.step and tokens % self._block_tokens < self._block_tokens - 1:
+            if filling_step in self._filling:
+                self._filling[filling_step].append((request, last_step))
+            else:
+                self._filling[filling_step] = [(request, last_step)]
+                heappush(self._fillings, filling_step)
+
+    def _final_tokens(self, request: Request) -> int:
+        """Return how many of its tokens get slots: the last of the answer never does (R10)."""
+        answer_tokens = self._answers_tokens[request.number]
+        return request.prompt_tokens + answer_tokens - 1 + self._surplus_tokens(request)
+
     def _own(self, request: Request) -> None:
         """Keep count of the slots that a request owns and will never fill."""
-        # The last token of an answer never gets a slot (R10), but for a surplus one.
-        final_tokens = request.prompt_tokens + self._answers_tokens[request.number] - 1
-        final_tokens += self._surplus_tokens(request)
+        final_tokens = self._final_tokens(request)
         unused_tokens = self.allocator.unused_tokens(request.number, final_tokens)
         if unused_tokens:
             self.inside_tokens += unused_tokens - self._unused_tokens.get(request.number, 0)
@@ -551,6 +595,8 @@ class Replica:
 
     def _end_at(self, request: Request, step: int) -> None:
         self._last_steps[request.number] = step
+        if self._block_tokens and not self._has_groups:
+            self._note_filling(request, step)
         if step in self._ending:
             self._ending[step].append(request)
         else:
