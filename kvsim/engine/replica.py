@@ -30,6 +30,7 @@ RESUMED = EVENT_KINDS.index("resumed")
 COMPACTED = EVENT_KINDS.index("compacted")
 MOST_FRUITLESS_STEPS = 10_000
 MOST_PLANNED_STEPS = 1024  # at once: what is planned may be dropped
+LEAST_PLANNED_STEPS = 3  # fewer are faster one by one
 LIVELOCK = (
     "the engine livelocks, as vLLM's does (R34): requests preempt one another for ever and no "
     "token comes; set scheduler_reserve_full_isl: true, or give it a larger KV cache"
@@ -271,11 +272,13 @@ class Replica:
         most = MOST_PLANNED_STEPS
         if ends and ends[0] < step + most:
             most = ends[0] - step + 1
+        if most < LEAST_PLANNED_STEPS:
+            return False
         if self._most_ahead and self._batches[self._oldest_step % 2].matters:
-            most = 1  # when that one ends the next are another matter
+            return False  # when that one ends the next steps are another matter
         scheduler = self.scheduler
         steps = scheduler.quiet_steps(step, most)
-        if not steps:
+        if steps < LEAST_PLANNED_STEPS:
             return False
         decode_seqs = scheduler.decode_seqs
         kv_tokens = scheduler.decode_context_tokens + decode_seqs
