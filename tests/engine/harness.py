@@ -111,6 +111,7 @@ def run(
     until_ns: int | None = None,
     spy: bool = False,
     front_end: FrontEnd | None = None,
+    plans_ahead: bool = True,
 ) -> Trace:
     """Run a cluster and collect everything it records."""
     layout = layout or Paged()
@@ -130,6 +131,7 @@ def run(
         cost,
         build_scheduler=build_scheduler,
         front_end=front_end,
+        plans_ahead=plans_ahead,
     )
     cluster = Cluster(requests, fleet, lambda name, rows: chunks[name].append(rows))
     totals = cluster.run(until_ns)
