@@ -128,10 +128,11 @@ class Replica:
         # Requests by the step in which they take the last block of their answer, and these steps.
         self._filling: dict[int, list[tuple[Request, int]]] = {}
         self._fillings: list[int] = []
-        self._has_groups = self.allocator.growth_tokens != self.allocator.block_tokens
         self._discards = 0  # sequences that have ended already, in the first step of a stretch
         self._block_tokens = self.allocator.block_tokens
         self._slots_per_token = self.allocator.slots_per_token
+        several = self._slots_per_token > 1
+        self._has_groups = several or self.allocator.growth_tokens != self._block_tokens
         self._copy_ns_per_token = copy_ns_per_token
         self._fruitless_steps = 0  # that preempted somebody, and no token came since
         self._aborted: list[Request] = []  # running, to be dropped when a step has ended
