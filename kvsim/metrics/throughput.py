@@ -12,13 +12,12 @@ from kvsim.units import NS_PER_S, NS_PER_US
 AT_ONCE_NS = NS_PER_US
 
 
-def makespan_ns(requests: Columns, steps: Columns) -> int:
+def makespan_ns(requests: Columns, last_step_ns: int) -> int:
     """Return when the run has drained: the end of the last step or the last finish."""
-    last_step_ns = int((steps["start_ns"] + steps["duration_ns"]).max(initial=0))
     return max(last_step_ns, int(requests["finish_ns"].max(initial=0)))
 
 
-def window_ns(requests: Columns, steps: Columns, context: RunContext) -> int:
+def window_ns(requests: Columns, last_step_ns: int, context: RunContext) -> int:
     """Return the time over which throughput and utilization are taken, from 0.
 
     It is the horizon, at which arrivals stop. Where all requests arrive at once there is none, and
@@ -26,7 +25,7 @@ def window_ns(requests: Columns, steps: Columns, context: RunContext) -> int:
     """
     if context.horizon_ns > AT_ONCE_NS:
         return context.horizon_ns
-    return makespan_ns(requests, steps)
+    return makespan_ns(requests, last_step_ns)
 
 
 def request_figures(requests: Columns, warmup_ns: int) -> Figures:
@@ -60,9 +59,9 @@ def _unanswered_fraction(requests: Columns) -> float | None:
     return 1 - len(answered) / (int(group.max()) + 1)
 
 
-def throughput_figures(requests: Columns, steps: Columns, context: RunContext) -> Figures:
+def throughput_figures(requests: Columns, last_step_ns: int, context: RunContext) -> Figures:
     """Return rates over the window: what completed inside it, goodput and cost."""
-    until_ns = window_ns(requests, steps, context)
+    until_ns = window_ns(requests, last_step_ns, context)
     window_s = until_ns / NS_PER_S
     inside = (requests["outcome"] == FINISHED) & (requests["finish_ns"] <= until_ns)
     output_tokens = int(requests["output_tokens"][inside].sum())
@@ -73,7 +72,7 @@ def throughput_figures(requests: Columns, steps: Columns, context: RunContext) -
 
     figures: Figures = {
         "window_s": window_s,
-        "makespan_s": makespan_ns(requests, steps) / NS_PER_S,
+        "makespan_s": makespan_ns(requests, last_step_ns) / NS_PER_S,
         "offered_requests_per_s": per_s(int((requests["arrival_ns"] <= until_ns).sum())),
         "requests_per_s": per_s(int(inside.sum())),
         "output_tokens_per_s": per_s(output_tokens),
