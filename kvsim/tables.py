@@ -137,7 +137,7 @@ class TableWriter:
     def __init__(self, path: Path, columns: tuple[Column, ...]) -> None:
         self._columns = columns
         self._schema = arrow_schema(columns)
-        self._names = {column.name: pa.array(column.codes) for column in columns if column.codes}
+        self._names = {column.name: _texts(column.codes) for column in columns if column.codes}
         # Counts and times change little from row to row: as differences they take half the space,
         # and half the time to write, that dictionaries would. Readers look for variants only.
         plain = {column.name: "DELTA_BINARY_PACKED" for column in columns if not column.codes}
@@ -157,15 +157,15 @@ class TableWriter:
         """
         if not len(chunk):
             return
-        zeros = np.zeros(len(chunk), dtype=np.int32)
-        arrays: list[pa.Array] = [pa.DictionaryArray.from_arrays(zeros, pa.array([variant]))]
+        zeros = _as_arrow(np.zeros(len(chunk), dtype=np.int32))
+        arrays: list[pa.Array] = [pa.DictionaryArray.from_arrays(zeros, _texts([variant]))]
         for index, column in enumerate(self._columns):
             values = np.ascontiguousarray(chunk[:, index])
             if column.codes:
-                codes = values.astype(np.int32)
+                codes = _as_arrow(values.astype(np.int32))
                 arrays.append(pa.DictionaryArray.from_arrays(codes, self._names[column.name]))
             else:
-                arrays.append(pa.array(values))
+                arrays.append(_as_arrow(values))
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
@@ -210,7 +210,8 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
             parts = file.iter_batches(
                 row_groups=self._groups, columns=list(names), use_threads=False
             )
-            held = file.schema_arrow.empty_table().select(list(names))
+            schema = pa.schema([field for field in file.schema_arrow if field.name in names])
+            held = pa.Table.from_batches([], schema)
             for size in sizes:
                 while held.num_rows < size:
                     held = pa.concat_tables([held, pa.Table.from_batches([next(parts)])])
@@ -258,13 +259,42 @@ def read_table(
     return dict(StoredTable(path, columns, variant))
 
 
+# To and from Arrow by buffers: `pa.array` and `to_numpy` would import pandas, which takes longer
+# than a small run.
+
+
+def _as_arrow(values: NDArray[np.int32] | NDArray[np.int64]) -> Any:
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)]
+    )
+
+
+def _texts(texts: Sequence[str]) -> Any:
+    """Return an array of Arrow that holds some texts."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(
+        len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))
+    )
+
+
 def _numbers(column: Any, codes: tuple[str, ...]) -> NDArray[np.int64]:
     """Return a column of Arrow as integers: codes as their numbers."""
+    parts = [_chunk_numbers(chunk, codes) for chunk in column.chunks if len(chunk)]
+    if len(parts) == 1:
+        return parts[0]
+    joined: NDArray[np.int64] = np.concatenate([np.zeros(0, np.int64), *parts])
+    return joined
+
+
+def _chunk_numbers(chunk: Any, codes: tuple[str, ...]) -> NDArray[np.int64]:
     if not codes:
-        plain: NDArray[np.int64] = column.to_numpy()
+        plain: NDArray[np.int64] = _as_numpy(chunk, np.int64)
         return plain
-    parts = [np.zeros(0, dtype=np.int64)]
-    for chunk in column.chunks:
-        numbers = np.array([codes.index(name) for name in chunk.dictionary.to_pylist()], np.int64)
-        parts.append(numbers[chunk.indices.to_numpy()])
-    return np.concatenate(parts)
+    numbers = np.array([codes.index(name) for name in chunk.dictionary.to_pylist()], np.int64)
+    decoded: NDArray[np.int64] = numbers[_as_numpy(chunk.indices, np.int32)]
+    return decoded
+
+
+def _as_numpy(chunk: Any, kind: Any) -> NDArray[Any]:
+    return np.frombuffer(chunk.buffers()[1], kind, len(chunk), chunk.offset * kind().itemsize)
