@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from kvsim.metrics import CostPart, RunContext, StepCosts
 from kvsim.metrics.cut import cut_steps
 from kvsim.metrics.definitions import KV_PARTS
-from kvsim.metrics.gaps import GapCounts, gaps_of_steps
+from kvsim.metrics.gaps import GapCounts, step_gaps
 from kvsim.tables import HEAD_LACKS, STEPS, Columns, batches, row_count
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = 16_384
 _OWNED = ("held", "to_come", "inside")
 _UNREAD = {"replica", "step", "preempted_seqs"}
 _READ = tuple(column.name for column in STEPS if column.name not in _UNREAD)
@@ -36,7 +36,6 @@ class StepSums:
         work: FLOP and HBM bytes inside the window.
         parts: Parts of the cost of a step; none if it isn't known.
         parts_ns: Time of each part.
-        gaps: Gaps between tokens, of the warm-up none.
     """
 
     steps: int
@@ -50,7 +49,6 @@ class StepSums:
     work: Floats
     parts: tuple[CostPart, ...]
     parts_ns: Floats
-    gaps: GapCounts
 
     def area(self, level: str) -> float:
         """Return a level × time inside the window."""
@@ -74,17 +72,25 @@ class StepSums:
             self.work + other.work,
             self.parts,
             self.parts_ns + other.parts_ns,
-            self.gaps + other.gaps,
         )
 
 
-def sum_up(steps: Columns, context: RunContext, window_ns: int) -> StepSums:
-    """Return the sums over all steps, with those in flight at the cut as `cut_steps` has them."""
-    rows = row_count(steps)
-    found = (
-        _sums_of(batch, context, window_ns) for batch in batches(steps, _READ, list(_sizes(rows)))
-    )
-    return _pairwise(rows, found)
+def sum_up(steps: Columns, context: RunContext, window_ns: int) -> tuple[StepSums, GapCounts]:
+    """Return the sums over all steps, and the gaps between their tokens.
+
+    Steps in flight at the cut are as `cut_steps` has them; gaps of the warm-up don't count.
+    """
+    rows, gaps = row_count(steps), GapCounts()
+
+    def found() -> Iterator[StepSums]:
+        for batch in batches(steps, _READ, list(_sizes(rows))):
+            costs = context.costs_of(batch) if context.costs_of else None
+            if context.end_ns is not None:
+                batch, costs = cut_steps(batch, costs, context.end_ns)
+            gaps.add(*step_gaps(batch, context.warmup_ns))
+            yield _sums_of(batch, costs, window_ns)
+
+    return _pairwise(rows, found()), gaps
 
 
 def last_end_ns(steps: Columns, context: RunContext) -> int:
@@ -123,10 +129,7 @@ def _first_half(rows: int) -> int:
     return rows // 2 - rows // 2 % 8
 
 
-def _sums_of(steps: Columns, context: RunContext, window_ns: int) -> StepSums:
-    costs = context.costs_of(steps) if context.costs_of else None
-    if context.end_ns is not None:
-        steps, costs = cut_steps(steps, costs, context.end_ns)
+def _sums_of(steps: Columns, costs: StepCosts | None, window_ns: int) -> StepSums:
     inside_ns = time_in_window_ns(steps, window_ns)
     inside = inside_ns > 0
     # In floats: tokens times nanoseconds would leave 64 bits after some hours of a large pool.
@@ -144,7 +147,6 @@ def _sums_of(steps: Columns, context: RunContext, window_ns: int) -> StepSums:
         _work(steps, costs, weights),
         tuple(part for part, _ in costs.parts_ns) if costs else (),
         np.array([part_ns.sum() for _, part_ns in costs.parts_ns] if costs else (), np.float64),
-        gaps_of_steps(steps, context.warmup_ns),
     )
 
 

@@ -77,8 +77,8 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
         events = cut_events(events, context.end_ns)
     last_step_ns = last_end_ns(steps, context)
     window = window_ns(requests, last_step_ns, context)
-    sums = sum_up(steps, context, window)
-    itl = itl_statistics(steps, events, context, sums.gaps, asked("itl", context.slo))
+    sums, gaps = sum_up(steps, context, window)
+    itl = itl_statistics(steps, events, context, gaps, asked("itl", context.slo))
     statistics = request_statistics(requests, context.warmup_ns, context.slo) | {"itl": itl}
     found = {
         **request_figures(requests, context.warmup_ns),

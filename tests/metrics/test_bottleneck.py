@@ -23,7 +23,7 @@ def costs_of(*parts):
 
 def found_limits(context, requests, steps, events, costs=None):
     run = context(costs_of=None if costs is None else lambda _: costs)
-    return limits(requests, sum_up(steps, run, 10), events)
+    return limits(requests, sum_up(steps, run, 10)[0], events)
 
 
 COSTS = costs_of(
@@ -44,7 +44,7 @@ def test_shares_are_weighted_by_time_and_only_over_waiting(table, context):
             step(15, 1, "token_budget"),
         ],
     )
-    sums = sum_up(steps, context(), 10)
+    sums, _ = sum_up(steps, context(), 10)
     assert waiting_fraction(sums) == 0.5
     shares = waiting_share(sums)
     assert list(shares) == list(HEAD_LACKS)

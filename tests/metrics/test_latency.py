@@ -56,7 +56,7 @@ def test_percentiles_of_gaps_are_exact(rows, longest_ns, table, context):
     steps["discarded_seqs"] = np.minimum(rng.integers(0, 2, rows), steps["decode_seqs"])
     events = table("events", [{"event": "resumed", "gap_ns": 10**9}] * (rows % 7))
     run, names = context(), ("mean", "p0", "p12.5", "p50", "p99", "p99.99", "p100", "max")
-    found = itl_statistics(steps, events, run, sum_up(steps, run, 10).gaps, names)
+    found = itl_statistics(steps, events, run, sum_up(steps, run, 10)[1], names)
     gaps_s = (
         np.repeat(steps["duration_ns"], steps["decode_seqs"] - steps["discarded_seqs"]) / SECOND
     )

@@ -46,7 +46,7 @@ def batching_server(seed, slots):
 def test_number_in_system_is_rate_times_sojourn(seed, slots, table, context):
     request_rows, step_rows, end_ns = batching_server(seed, slots)
     requests, steps = table("requests", request_rows), table("steps", step_rows)
-    sums = sum_up(steps, context(), end_ns)
+    sums, _ = sum_up(steps, context(), end_ns)
     figures = utilization_figures(requests, sums, context(), end_ns)
     latencies = {name: request_latency(requests, name) for name in ("queue", "e2e")}
     end_s = end_ns / SECOND

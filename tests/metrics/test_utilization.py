@@ -10,7 +10,7 @@ SECOND = 1_000_000_000
 
 
 def figures_of(requests, steps, run, window_ns):
-    return utilization_figures(requests, sum_up(steps, run, window_ns), run, window_ns)
+    return utilization_figures(requests, sum_up(steps, run, window_ns)[0], run, window_ns)
 
 
 @pytest.fixture
