@@ -194,7 +194,7 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
     def __getitem__(self, name: str) -> NDArray[np.int64]:
         if name not in self._codes:
             raise KeyError(name)
-        with pq.ParquetFile(self._path, metadata=self._metadata) as file:
+        with self._opened() as file:
             column = file.read_row_groups(self._groups, [name], use_threads=False).column(name)
         return _numbers(column, self._codes[name])
 
@@ -204,9 +204,13 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
     def __len__(self) -> int:
         return len(self._codes)
 
+    def _opened(self) -> pq.ParquetFile:
+        # Reading ahead would hold all of the file that is asked for.
+        return pq.ParquetFile(self._path, metadata=self._metadata, pre_buffer=False)
+
     def batches(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[Columns]:
         """Yield the rows of some columns in batches of these sizes, one after the other."""
-        with pq.ParquetFile(self._path, metadata=self._metadata) as file:
+        with self._opened() as file:
             parts = file.iter_batches(
                 row_groups=self._groups, columns=list(names), use_threads=False
             )
