@@ -48,15 +48,16 @@ def request_figures(requests: Columns, warmup_ns: int) -> Figures:
 
 def _unanswered_fraction(requests: Columns) -> float | None:
     """Return the share of the clients' requests of which no attempt was answered in full."""
-    if not len(requests["group"]):
+    group, attempt = requests["group"], requests["attempt"]  # clients count from 0, without gaps
+    if not len(group):
         return None
-    _, group = np.unique(requests["group"], return_inverse=True)
-    attempts = int(requests["attempt"].max()) + 1
-    key = group * attempts + requests["attempt"]  # one attempt of one client, with its samples
-    sent = np.bincount(key) > 0
-    failed = np.bincount(key, weights=requests["outcome"] != FINISHED) > 0
-    answered = np.unique(np.flatnonzero(sent & ~failed) // attempts)
-    return 1 - len(answered) / (int(group.max()) + 1)
+    places = int(group.max()) + 1, int(attempt.max()) + 1
+    key = group * places[1] + attempt  # one attempt of one client, with its samples
+    count = places[0] * places[1]
+    sent = (np.bincount(key, minlength=count) > 0).reshape(places)
+    failed = np.bincount(key[requests["outcome"] != FINISHED], minlength=count) > 0
+    answered = (sent & ~failed.reshape(places)).any(axis=1)
+    return 1 - int(answered.sum()) / int(sent.any(axis=1).sum())
 
 
 def throughput_figures(requests: Columns, last_step_ns: int, context: RunContext) -> Figures:
