@@ -5,8 +5,6 @@ that differ from step to step; all stretches are spelled out together, by numpy,
 """
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
@@ -18,35 +16,15 @@ _COLUMN = {column.name: index for index, column in enumerate(STEPS)}
 _STEP, _START, _DURATION = _COLUMN["step"], _COLUMN["start_ns"], _COLUMN["duration_ns"]
 _SEQS, _CONTEXT = _COLUMN["decode_seqs"], _COLUMN["decode_kv_tokens"]
 _HELD, _TO_COME, _INSIDE = (_COLUMN[f"kv_{name}_tokens"] for name in ("held", "to_come", "inside"))
-_REUSABLE, _FREE = _COLUMN["kv_reusable_tokens"], _COLUMN["kv_free_tokens"]
+_FREE = _COLUMN["kv_free_tokens"]
 
 Rows = NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class Varying:
-    """What differs from step to step of a stretch, a value for each step.
-
-    Attributes:
-        durations_ns: Of the steps.
-        taken_tokens: Slots owned by sequences.
-        inside_tokens: Those of them that no token will ever fill.
-        reusable_tokens: Free slots that hold a prefix.
-        given_back_tokens: Slots shared or released, that are not held by the sequences themselves.
-    """
-
-    durations_ns: Sequence[int]
-    taken_tokens: Sequence[int]
-    inside_tokens: Sequence[int]
-    reusable_tokens: Sequence[int]
-    given_back_tokens: Sequence[int]
 
 
 class StepRows:
     """Collects the steps of a replica in order."""
 
-    __slots__ = ("_durations", "_given_back", "_inside", "_kept", "_reusable", "_rows", "_taken",
-                 "append", "pack")  # fmt: skip
+    __slots__ = ("_durations_ns", "_inside", "_kept", "_rows", "_taken", "append", "pack")
 
     def __init__(self) -> None:
         # In front of a row: the steps of its stretch, 0 for a row alone; what each of them adds
@@ -54,22 +32,29 @@ class StepRows:
         self.pack = Struct(f"={len(STEPS) + 2}q").pack
         self._rows: list[bytes] = []
         self.append = self._rows.append
-        self._durations, self._taken, self._inside = array("q"), array("q"), array("q")
-        self._reusable, self._given_back = array("q"), array("q")
+        self._durations_ns, self._taken, self._inside = array("q"), array("q"), array("q")
         self._kept: Rows = np.zeros((0, len(STEPS)), dtype=np.int64)
 
-    def add_stretch(self, first_row: bytes, varying: Varying) -> None:
-        """Take a stretch: the packed row of its first step, and what differs.
+    def add_stretch(
+        self,
+        first_row: bytes,
+        durations_ns: list[int],
+        taken_tokens: list[int],
+        inside_tokens: list[int],
+    ) -> None:
+        """Take a stretch: the packed row of its first step, and what differs from step to step.
 
-        There kv_held_tokens includes what was given back, kv_free_tokens all slots that aren't
-        lost; the other columns that vary are 0.
+        Args:
+            first_row: In it kv_free_tokens has the taken slots as well; the other columns that
+                vary are 0.
+            durations_ns: Of the steps.
+            taken_tokens: Slots that are owned after each.
+            inside_tokens: Those of them that no token will ever fill.
         """
         self.append(first_row)
-        self._durations.extend(varying.durations_ns)
-        self._taken.extend(varying.taken_tokens)
-        self._inside.extend(varying.inside_tokens)
-        self._reusable.extend(varying.reusable_tokens)
-        self._given_back.extend(varying.given_back_tokens)
+        self._durations_ns.extend(durations_ns)
+        self._taken.extend(taken_tokens)
+        self._inside.extend(inside_tokens)
 
     def take(self, before_ns: int | None) -> Rows:
         """Return the rows of steps that start before an instant, or all; others stay."""
@@ -93,10 +78,8 @@ class StepRows:
 
     def _varied(self, rows: Rows, place: Rows, held_each: Rows) -> Rows:
         """Fill in what varies; `place` counts the steps of each stretch from 0."""
-        durations, taken, inside, reusable, given_back = map(
-            _emptied,
-            (self._durations, self._taken, self._inside, self._reusable, self._given_back),
-        )
+        each = (self._durations_ns, self._taken, self._inside)
+        durations, taken, inside = map(_emptied, each)
         elapsed = np.cumsum(durations) - durations
         first = np.flatnonzero(place == 0)
         elapsed -= np.repeat(elapsed[first], np.diff(first, append=len(rows)))
@@ -104,11 +87,10 @@ class StepRows:
         rows[:, _START] += elapsed
         rows[:, _DURATION] = durations
         rows[:, _CONTEXT] += rows[:, _SEQS] * place
-        rows[:, _HELD] += held_each * place - given_back
+        rows[:, _HELD] += held_each * place
         rows[:, _INSIDE] = inside
         rows[:, _TO_COME] = taken - rows[:, _HELD] - inside
-        rows[:, _REUSABLE] = reusable
-        rows[:, _FREE] -= taken + reusable
+        rows[:, _FREE] -= taken
         return rows
 
 

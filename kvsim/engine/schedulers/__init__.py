@@ -118,16 +118,12 @@ class Growth:
     """What steps that were skipped have done to the KV pool.
 
     Attributes:
-        grown: Requests that got room, with the place of the step in which they last did.
         taken_tokens: Of the pool, after each step.
-        reusable_tokens: Of the pool, after each of them.
-        given_back_tokens: Its `shared_tokens` and `released_tokens`, after each of them.
+        grown: Requests that got room in the first step, if the pool has several KV groups.
     """
 
-    grown: list[tuple[int, Request]]
     taken_tokens: list[int]
-    reusable_tokens: int
-    given_back_tokens: int
+    grown: Sequence[Request]
 
 
 class WaitingQueue(Protocol):
