@@ -41,6 +41,7 @@ COMPARED = (
     "e2e_p50_s",
     "e2e_p99_s",
     "preemptions_total",
+    "swapped_tokens",
     "prefix_hit_fraction",
     "requests_rejected",
     "requests_timed_out",
@@ -50,6 +51,7 @@ COMPARED = (
 )
 # Of these, those are left out that are zero, or unknown, in all variants.
 _IF_ANY = {
+    "swapped_tokens",
     "prefix_hit_fraction",
     "requests_rejected",
     "requests_timed_out",
