@@ -275,8 +275,8 @@ class Replica:
             most = ends[0] - step + 1
         if most < LEAST_PLANNED_STEPS:
             return False
-        if self._most_ahead and self._batches[self._oldest_step % 2].matters:
-            return False  # when that one ends the next steps are another matter
+        if self._most_ahead and not self._foresees(self._batches[self._oldest_step % 2]):
+            return False
         scheduler = self.scheduler
         steps = scheduler.quiet_steps(step, most)
         if steps < LEAST_PLANNED_STEPS:
@@ -290,6 +290,23 @@ class Replica:
             turns_ns = list(accumulate(durations_ns, initial=now_ns))
         before_ns = self._coming[0].queued_ns if self._coming else None
         self._stretch.begin(step, durations_ns, turns_ns, before_ns)
+        return True
+
+    def _foresees(self, batch: Batch) -> bool:
+        """Note now what the end of a step in flight will bring, if that is just first tokens.
+
+        False if it means more: then the steps after it are another matter.
+        """
+        if not batch.matters:
+            return True
+        if batch.parted or self._aborted or batch.step in self._ending:
+            return False
+        if any(request.first_token_ns >= 0 for request, _ in batch.prompts):
+            return False
+        for request, _ in batch.prompts:
+            request.first_token_ns = batch.end_ns
+        self._fruitless_steps = 0
+        batch.forget()
         return True
 
     def _commit(self, end: int) -> None:
