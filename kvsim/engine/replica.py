@@ -37,6 +37,7 @@ LIVELOCK = (
 )
 NO_CHUNKS = (0.0, 0, 0, 0, 0)
 NO_DURATION_NO_CHUNKS = (0, 0, 0, 0, 0, 0)
+NO_GROWTH = [0]
 
 
 class Home(Protocol):
@@ -331,18 +332,21 @@ class Replica:
         stretch, scheduler, allocator = self._stretch, self.scheduler, self.allocator
         step, decode_seqs = stretch.first + place, scheduler.decode_seqs
         kv_tokens = scheduler.decode_context_tokens + decode_seqs
+        if self._fillings and self._fillings[0] < stretch.first + end:
+            end = min(end, self._until_filled(step) - stretch.first)
+        taken_tokens = allocator.taken_tokens
         growth = scheduler.skip(step, end - place)
-        taken_tokens = growth.taken_tokens
-        steps = len(taken_tokens)
         if growth.grown and self._has_groups:
             self._own_grown(growth.grown, step)
-        reusable_tokens = allocator.reusable_tokens
+        if growth.growth is None:
+            taken_tokens = allocator.taken_tokens
         held_tokens = (self.held_tokens + decode_seqs) * self._slots_per_token
-        waiting_seqs = len(scheduler.waiting)
+        reusable_tokens, waiting_seqs = allocator.reusable_tokens, len(scheduler.waiting)
         self._rows.add_stretch(
             self._pack_step(
-                steps,
+                growth.steps,
                 decode_seqs * self._slots_per_token,
+                self._block_tokens,
                 self.index,
                 step,
                 stretch.start_ns(place),
@@ -355,29 +359,23 @@ class Replica:
                 0,
                 scheduler.head_lacks if waiting_seqs else 0,
                 held_tokens - allocator.shared_tokens - allocator.released_tokens,
-                0,
-                0,
+                taken_tokens,
+                self.inside_tokens,
                 allocator.rounding_tokens,
                 allocator.holes_tokens,
                 reusable_tokens,
                 allocator.taken_tokens + allocator.free_tokens - reusable_tokens,
             ),
-            stretch.durations_ns[place : place + steps],
-            taken_tokens,
-            self._inside_in(step, steps),
+            stretch.durations_ns[place : place + growth.steps],
+            growth.growth or NO_GROWTH,
         )
-        self.held_tokens += decode_seqs * steps
-        return steps
+        self.held_tokens += decode_seqs * growth.steps
+        return growth.steps
 
-    def _inside_in(self, step: int, steps: int) -> list[int]:
-        """Return the slots that no token will ever fill, after each step of a stretch."""
-        fillings, end = self._fillings, step + steps
-        inside_tokens = [self.inside_tokens] * steps
-        while fillings and fillings[0] < end:
-            due = fillings[0]
-            self._own_last(due)
-            inside_tokens[due - step :] = [self.inside_tokens] * (end - due)
-        return inside_tokens
+    def _until_filled(self, step: int) -> int:
+        """Count slots that won't be filled from a step on; return up to which step none comes."""
+        self._own_last(step)
+        return self._fillings[0] if self._fillings else step + MOST_PLANNED_STEPS
 
     def _fly(self, end: int) -> None:
         """Let the last steps of the stretch up to a place be in flight."""
@@ -450,6 +448,7 @@ class Replica:
         reusable = allocator.reusable_tokens
         self._add_step(
             self._pack_step(
+                0,
                 0,
                 0,
                 self.index,
