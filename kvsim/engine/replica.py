@@ -204,7 +204,7 @@ class Replica:
         if self.may_stall:
             self.wake()
 
-    def _run(self) -> Generator[Event, Any, None]:
+    def _run(self) -> Generator[Event, Any, None]:  # noqa: C901: the loop is one piece
         scheduler, schedule, begin = self.scheduler, self.scheduler.schedule, self._begin
         clock, batches, most_in_flight = self._clock, self._batches, self._most_in_flight
         coming, stretch, now_ns = self._coming, self._stretch, 0
@@ -312,7 +312,7 @@ class Replica:
 
     def _commit(self, end: int) -> None:
         """Account for the steps of the stretch up to a place, and record them."""
-        stretch, scheduler, allocator = self._stretch, self.scheduler, self.allocator
+        stretch = self._stretch
         place = stretch.committed
         if end <= place:
             return

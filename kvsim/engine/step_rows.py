@@ -1,7 +1,7 @@
 """The steps of one replica on their way to the table: packed rows, and stretches of quiet steps.
 
-In a stretch every step decodes the same sequences. It is kept as its first row and the few values
-that differ from step to step; all stretches are spelled out together, by numpy, when a chunk leaves.
+In a stretch every step decodes the same sequences. It is kept as its first row and what differs
+from step to step; all stretches are spelled out together, by numpy, when a chunk leaves.
 """
 
 from itertools import chain

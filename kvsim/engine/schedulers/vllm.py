@@ -142,7 +142,7 @@ class VllmScheduler:
         decode_seqs = self.decode_seqs
         if not decode_seqs or self.prefilling or self._fresh:
             return 0
-        if self.waiting and not self._stuck or decode_seqs > self._step_tokens:
+        if (self.waiting and not self._stuck) or decode_seqs > self._step_tokens:
             return 0
         if not self._growth_tokens:
             return most
