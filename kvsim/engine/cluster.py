@@ -142,6 +142,8 @@ class Cluster:
         require(drained or until_ns is not None or not self._fleet.refuses_hopeless, law)
         for request in list(self._present.values()):
             request.generated_tokens = self._delivered_tokens(request)
+            if request.first_token_ns >= self._clock.now:
+                request.first_token_ns = -1  # it was foreseen
             self._leave(request, UNFINISHED)
         self._recorder.flush()
         self._check_laws(drained)
@@ -245,6 +247,8 @@ class Cluster:
         request, now_ns = self._present[number], self._clock.now
         replica = self._replicas[max(0, request.replica)]
         replica.catch_up(late=True)
+        if request.first_token_ns > now_ns:
+            request.first_token_ns = -1  # it is foreseen
         self._gone[number] = _Gone(
             now_ns, request.first_token_ns, replica.delivered_tokens(request)
         )

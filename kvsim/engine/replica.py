@@ -41,6 +41,7 @@ LIVELOCK = (
 )
 NO_CHUNKS = (0.0, 0, 0, 0, 0)
 NO_DURATION_NO_CHUNKS = (0, 0, 0, 0, 0, 0)
+NO_GROWTH = [0]
 
 
 class Home(Protocol):
@@ -210,7 +211,7 @@ class Replica:
         if self.may_stall:
             self.wake()
 
-    def _run(self) -> Generator[Event, Any, None]:
+    def _run(self) -> Generator[Event, Any, None]:  # noqa: C901: the loop is one piece
         scheduler, schedule, begin = self.scheduler, self.scheduler.schedule, self._begin
         clock, batches, most_in_flight = self._clock, self._batches, self._most_in_flight
         coming, stretch, now_ns = self._coming, self._stretch, 0
@@ -282,8 +283,8 @@ class Replica:
             most = ends[0] - step + 1
         if most < LEAST_PLANNED_STEPS:
             return False
-        if self._most_ahead and self._batches[self._oldest_step % 2].matters:
-            return False  # when that one ends the next steps are another matter
+        if self._most_ahead and not self._foresees(self._batches[self._oldest_step % 2]):
+            return False
         scheduler = self.scheduler
         steps = scheduler.quiet_steps(step, most)
         if steps < LEAST_PLANNED_STEPS:
@@ -299,9 +300,26 @@ class Replica:
         self._stretch.begin(step, durations_ns, turns_ns, before_ns)
         return True
 
+    def _foresees(self, batch: Batch) -> bool:
+        """Note now what the end of a step in flight will bring, if that is just first tokens.
+
+        False if it means more: then the steps after it are another matter.
+        """
+        if not batch.matters:
+            return True
+        if batch.parted or self._aborted or batch.step in self._ending:
+            return False
+        if any(request.first_token_ns >= 0 for request, _ in batch.prompts):
+            return False
+        for request, _ in batch.prompts:
+            request.first_token_ns = batch.end_ns
+        self._fruitless_steps = 0
+        batch.forget()
+        return True
+
     def _commit(self, end: int) -> None:
         """Account for the steps of the stretch up to a place, and record them."""
-        stretch, scheduler, allocator = self._stretch, self.scheduler, self.allocator
+        stretch = self._stretch
         place = stretch.committed
         if end <= place:
             return
@@ -321,18 +339,21 @@ class Replica:
         stretch, scheduler, allocator = self._stretch, self.scheduler, self.allocator
         step, decode_seqs = stretch.first + place, scheduler.decode_seqs
         kv_tokens = scheduler.decode_context_tokens + decode_seqs
+        if self._fillings and self._fillings[0] < stretch.first + end:
+            end = min(end, self._until_filled(step) - stretch.first)
+        taken_tokens = allocator.taken_tokens
         growth = scheduler.skip(step, end - place)
-        taken_tokens = growth.taken_tokens
-        steps = len(taken_tokens)
         if growth.grown and self._has_groups:
             self._own_grown(growth.grown, step)
-        reusable_tokens = allocator.reusable_tokens
+        if growth.growth is None:
+            taken_tokens = allocator.taken_tokens
         held_tokens = (self.held_tokens + decode_seqs) * self._slots_per_token
-        waiting_seqs = len(scheduler.waiting)
+        reusable_tokens, waiting_seqs = allocator.reusable_tokens, len(scheduler.waiting)
         self._rows.add_stretch(
             self._pack_step(
-                steps,
+                growth.steps,
                 decode_seqs * self._slots_per_token,
+                self._block_tokens,
                 self.index,
                 step,
                 stretch.start_ns(place),
@@ -345,8 +366,8 @@ class Replica:
                 0,
                 scheduler.head_lacks if waiting_seqs else 0,
                 held_tokens - allocator.shared_tokens - allocator.released_tokens,
-                0,
-                0,
+                taken_tokens,
+                self.inside_tokens,
                 allocator.rounding_tokens,
                 allocator.holes_tokens,
                 reusable_tokens,
@@ -356,22 +377,16 @@ class Replica:
                 0,
                 0,
             ),
-            stretch.durations_ns[place : place + steps],
-            taken_tokens,
-            self._inside_in(step, steps),
+            stretch.durations_ns[place : place + growth.steps],
+            growth.growth or NO_GROWTH,
         )
-        self.held_tokens += decode_seqs * steps
-        return steps
+        self.held_tokens += decode_seqs * growth.steps
+        return growth.steps
 
-    def _inside_in(self, step: int, steps: int) -> list[int]:
-        """Return the slots that no token will ever fill, after each step of a stretch."""
-        fillings, end = self._fillings, step + steps
-        inside_tokens = [self.inside_tokens] * steps
-        while fillings and fillings[0] < end:
-            due = fillings[0]
-            self._own_last(due)
-            inside_tokens[due - step :] = [self.inside_tokens] * (end - due)
-        return inside_tokens
+    def _until_filled(self, step: int) -> int:
+        """Count slots that won't be filled from a step on; return up to which step none comes."""
+        self._own_last(step)
+        return self._fillings[0] if self._fillings else step + MOST_PLANNED_STEPS
 
     def _fly(self, end: int) -> None:
         """Let the last steps of the stretch up to a place be in flight."""
@@ -449,6 +464,7 @@ class Replica:
         reusable = allocator.reusable_tokens
         self._add_step(
             self._pack_step(
+                0,
                 0,
                 0,
                 self.index,

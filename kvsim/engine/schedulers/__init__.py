@@ -118,12 +118,15 @@ class Growth:
     """What steps that were skipped have done to the KV pool.
 
     Attributes:
-        taken_tokens: Of the pool, after each step.
-        grown: Requests that got room in the first step, if the pool has several KV groups.
+        steps: How many there were.
+        growth: How many sequences took a block in the first step, the second, ...; after as many
+            steps it begins again. None if the pool has been changed by the first step only.
+        grown: Requests that got room in the first step then.
     """
 
-    taken_tokens: list[int]
-    grown: Sequence[Request]
+    steps: int
+    growth: list[int] | None
+    grown: Sequence[Request] = ()
 
 
 class WaitingQueue(Protocol):

@@ -111,13 +111,13 @@ class BlockEngine:
     def skip(self, step: int, steps: int) -> Growth:
         """Do for quiet steps at once what `schedule` would do in each."""
         allocator, decoding = self.allocator, self.decoding
-        taken_tokens = []
+        size = allocator.growth_tokens
+        growth = [decoding.due_seqs(beats) for beats in range(min(steps, size))]
         for beats in range(steps):
             for request in decoding.due(beats):
-                allocator.append(request.number, allocator.growth_tokens)
-            taken_tokens.append(allocator.taken_tokens)
+                allocator.append(request.number, size)
         decoding.beat(steps)
-        return Growth(taken_tokens, ())
+        return Growth(steps, growth)
 
     def _nobody_comes(self) -> bool:
         """Tell whether nobody waits, or those who do lack what only somebody's end can give."""

@@ -8,7 +8,6 @@ filled their last block. Only these, the prefilling ones and the admitted ones a
 import math
 from bisect import insort
 from collections.abc import Collection, Sequence
-from itertools import accumulate, cycle, islice
 from typing import Literal
 
 from kvsim.engine.allocators import KVAllocator, Shortage
@@ -190,30 +189,28 @@ class VllmScheduler:
         """Do for quiet steps at once what `schedule` would do in each: so many, or the first."""
         self._in_flight = self.most_in_flight - 1
         self._left_waiting = bool(self.waiting)
-        grown = NOBODY
+        growth: Growth
         if self._plain_pool:
-            taken_tokens = self._grow_in_turn(self._plain_pool, step, steps)
+            growth = Growth(steps, self._grow_in_turn(self._plain_pool, step, steps))
+        elif self._growth_tokens:
+            steps = self._untouched(step, steps)
+            growth = Growth(steps, None, self._touch(step))
         else:
-            if self._growth_tokens:
-                steps = self._untouched(step, steps)
-                grown = self._touch(step)
-            taken_tokens = [self.allocator.taken_tokens] * steps
-        self.decode_context_tokens += self.decode_seqs * len(taken_tokens)
-        return Growth(taken_tokens, grown)
+            growth = Growth(steps, None)
+        self.decode_context_tokens += self.decode_seqs * steps
+        return growth
 
     def _grow_in_turn(self, pool: PagedPool, step: int, steps: int) -> list[int]:
-        """Count the blocks that all steps fill; return the slots taken after each of them.
+        """Count the blocks that steps fill; return how many in each, for a round of growth.
 
         In as many steps as a block has tokens each sequence needs one.
         """
         size = self._growth_tokens
+        rounds, rest = divmod(steps, size)
         first = step % size
-        blocks = self._due_seqs[first : first + min(steps, size)]
-        if steps > size:
-            blocks = list(islice(cycle(blocks), steps))
-        pool.owe(sum(blocks))
-        before_tokens = pool.taken_tokens - sum(blocks) * size
-        return [before_tokens + size * count for count in accumulate(blocks)]
+        blocks = self._due_seqs[first : first + size]
+        pool.owe(rounds * self.decode_seqs + sum(blocks[:rest]))
+        return blocks
 
     def _touch(self, step: int) -> Sequence[Request]:
         """Do for a quiet step what its decodes need; return those that grew."""
