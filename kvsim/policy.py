@@ -5,24 +5,48 @@ does; every other file in it is one policy. Adding a file is all it takes: the s
 the documentation and the conformance tests read the package.
 """
 
+import ast
 import importlib
+import inspect
 import pkgutil
+import textwrap
+from itertools import pairwise
 from types import ModuleType
 from typing import Annotated, Any, Union
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 
 class Parameters(BaseModel):
-    """A part of a scenario: frozen, no unknown keys, no silent conversions, finite numbers."""
+    """A part of a scenario: frozen, no unknown keys, no silent conversions, finite numbers.
+
+    The string below a field describes it. Sources are read for these only where the JSON schema
+    is asked for, and validators built only where something is validated: at import both would
+    take longer than all the rest.
+    """
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        defer_build=True,
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the JSON schema, with the descriptions of the fields."""
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for parent in reversed(cls.__mro__):
+            if issubclass(parent, Parameters):
+                for name, words in _described(parent):
+                    properties[name]["description"] = words
+        return schema
 
 
 class Policy(Parameters):
@@ -56,3 +80,16 @@ def _is_policy_of(item: object, module: ModuleType) -> bool:
         and item.__module__ == module.__name__
         and isinstance(item.model_fields["kind"].default, str)
     )
+
+
+def _described(model: type[Parameters]) -> list[tuple[str, str]]:
+    """Return the fields that a class declares, and the strings below them in its source."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(body, ast.ClassDef)
+    return [
+        (field.target.id, inspect.cleandoc(words.value.value))
+        for field, words in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(words, ast.Expr) and isinstance(words.value, ast.Constant)
+        if isinstance(words.value.value, str)
+    ]

@@ -23,7 +23,7 @@ from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
 from kvsim.scenario.variant import ResolvedVariant, scenario_hash
 from kvsim.simulate import Simulated, simulate
-from kvsim.tables import TABLES, Columns, TableWriter, read_table, tables_of
+from kvsim.tables import TABLES, Columns, StoredTable, TableWriter, tables_of
 from kvsim.units import seconds_to_ns
 from kvsim.workload.parameters import file_digests
 from kvsim.workload.replay import as_sent
@@ -47,7 +47,7 @@ class Run:
         file: The scenario as written.
         variants: As resolved, the base first.
         requests: What all of them faced.
-        tables: Columns by table, by variant.
+        tables: Columns by table, by variant; they are read from the disk as they are asked for.
         summaries: Figures by variant.
         simulated: Totals by variant.
         manifest: What reproduces the run.
@@ -77,7 +77,7 @@ def run_into(
     simulated = write_tables(folder, variants, requests, progress)
     tables = {
         name: {
-            table: read_table(folder / f"{table}.parquet", columns, name)
+            table: StoredTable(folder / f"{table}.parquet", columns, name)
             for table, columns in tables_of(requests.class_names).items()
         }
         for name in variants
@@ -87,7 +87,7 @@ def run_into(
             tables[name]["requests"],
             tables[name]["steps"],
             tables[name]["events"],
-            run_context(variant, requests, simulated[name], tables[name]["steps"]),
+            run_context(variant, requests, simulated[name]),
         )
         for name, variant in variants.items()
     }
@@ -189,11 +189,17 @@ def step_shape(steps: Columns) -> StepShape:
 
 
 def run_context(
-    variant: ResolvedVariant, requests: RequestTable, simulated: Simulated, steps: Columns
+    variant: ResolvedVariant, requests: RequestTable, simulated: Simulated
 ) -> RunContext:
     """Return what the metrics must know of a run beside its tables."""
-    scenario, cost, shape = variant.scenario, variant.cost, step_shape(steps)
+    scenario, cost = variant.scenario, variant.cost
     end_s = scenario.max_simulated_s
+    peak_flop_per_s, peak_hbm_bytes_per_s = cost.peaks()
+
+    def costs_of(steps: Columns) -> StepCosts:
+        shape = step_shape(steps)
+        return StepCosts(tuple(cost.parts_ns(shape).items()), *cost.work(shape))
+
     return RunContext(
         horizon_ns=requests.horizon_ns,
         end_ns=None if end_s is None else seconds_to_ns(end_s),
@@ -207,7 +213,9 @@ def run_context(
         class_names=requests.class_names,
         class_slos=scenario.class_slos,
         price_usd_per_gpu_hour=variant.price.usd_per_gpu_hour if variant.price else None,
-        step_costs=StepCosts(tuple(cost.parts_ns(shape).items()), *cost.work(shape), *cost.peaks()),
+        costs_of=costs_of,
+        peak_flop_per_s=peak_flop_per_s,
+        peak_hbm_bytes_per_s=peak_hbm_bytes_per_s,
     )
 
 

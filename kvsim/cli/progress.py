@@ -4,24 +4,27 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
 from kvsim.rundir import Progress as Tell
 from kvsim.units import NS_PER_S, format_duration
 
 
 @contextmanager
-def progress_of(variants: Sequence[str], requests: int) -> Iterator[Tell]:
-    """Yield what a run tells its progress to; nothing is shown unless stderr is a terminal."""
+def progress_of(variants: Sequence[str], requests: int) -> Iterator[Tell | None]:
+    """Yield what a run tells its progress to; None, unless stderr is a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():  # it may have been closed
+        yield None
+        return
+    # Importing rich takes longer than a small run: only who sees the bar pays for it.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total} requests, {task.fields[simulated]} simulated"),
         TimeRemainingColumn(),
     )
-    shown = sys.stderr is not None and sys.stderr.isatty()  # it may have been closed
-    bars = Progress(*columns, console=Console(file=sys.stderr), disable=not shown)
+    bars = Progress(*columns, console=Console(file=sys.stderr))
     with bars:
         tasks: dict[str, TaskID] = {
             name: bars.add_task(name[:20], total=requests, simulated="0 s") for name in variants

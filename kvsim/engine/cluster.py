@@ -13,7 +13,7 @@ from kvsim.engine.clients import Clients, RequestReader
 from kvsim.engine.clock import Clock, Instant
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.laws import Population, StepLaws, check_swap_space
-from kvsim.engine.loads import ReplicaLoad
+from kvsim.engine.loads import load_of
 from kvsim.engine.recorder import Recorder, Sink
 from kvsim.engine.replica import Replica
 from kvsim.engine.request import Request, RequestView
@@ -101,7 +101,7 @@ class Cluster:
         allocators = [fleet.build_allocator(self._answer_tokens) for _ in range(fleet.replicas)]
         self._allocators = allocators
         delay_ns = fleet.router.view_delay_ns
-        self._loads = [ReplicaLoad(each, self._clock, delay_ns) for each in allocators]
+        self._loads = [load_of(each, self._clock, delay_ns) for each in allocators]
         self._step_laws = StepLaws(allocators[0].capacity_tokens, fleet.replicas)
         self._recorder = Recorder(self._checked(sink), fleet.replicas)
         self._unwritten_tokens = 0  # of requests that have left since the last chunk
@@ -143,6 +143,8 @@ class Cluster:
         require(drained or until_ns is not None or not self._fleet.refuses_hopeless, law)
         for request in list(self._present.values()):
             request.generated_tokens = self._delivered_tokens(request)
+            if request.first_token_ns >= self._clock.now:
+                request.first_token_ns = -1  # it was foreseen
             self._leave(request, UNFINISHED)
         self._recorder.flush()
         self._check_laws(drained)
@@ -276,6 +278,8 @@ class Cluster:
         request, now_ns = self._present[number], self._clock.now
         replica = self._replicas[max(0, request.replica)]
         replica.catch_up(late=True)
+        if request.first_token_ns > now_ns:
+            request.first_token_ns = -1  # it is foreseen
         self._gone[number] = _Gone(
             now_ns, request.first_token_ns, replica.delivered_tokens(request)
         )

@@ -24,31 +24,46 @@ class StepLaws:
     def __init__(self, capacity_tokens: int, replicas: int) -> None:
         self._capacity_tokens = capacity_tokens
         self._free_at_ns = np.zeros(replicas, dtype=np.int64)
+        self._replica_type = np.min_scalar_type(replicas)  # short numbers are sorted in a pass
         self._computed_tokens = 0
         self._decoded_tokens = 0
         self._resumed = 0
 
     def check(self, rows: NDArray[np.int64]) -> None:
         """Check a chunk of rows of the steps table, shape (steps, columns)."""
-        pool = rows[:, _POOL]
-        require(bool((pool >= 0).all()), "no part of the KV pool is negative")
+        pool = [rows[:, column] for column in _POOL]
+        least = min(int(part.min(initial=0)) for part in pool)
+        require(least >= 0, "no part of the KV pool is negative")
         require(
-            bool((pool.sum(axis=1) == self._capacity_tokens).all()),
+            bool((np.sum(pool, axis=0) == self._capacity_tokens).all()),
             "the parts of the KV pool add up to its capacity in every step",
         )
-        start_ns, duration_ns = rows[:, _COLUMN["start_ns"]], rows[:, _COLUMN["duration_ns"]]
-        require(bool((duration_ns > 0).all()), "a step takes time")
-        replica = rows[:, _COLUMN["replica"]]
-        for index in range(len(self._free_at_ns)):
-            mine = replica == index
-            if mine.any():
-                ends_ns = (start_ns + duration_ns)[mine]
-                before_ns = np.concatenate(([self._free_at_ns[index]], ends_ns[:-1]))
-                require(bool((start_ns[mine] >= before_ns).all()), "steps don't overlap")
-                self._free_at_ns[index] = ends_ns[-1]
+        self._check_time(
+            rows[:, _COLUMN["replica"]],
+            rows[:, _COLUMN["start_ns"]],
+            rows[:, _COLUMN["duration_ns"]],
+        )
         decoded = int(rows[:, _COLUMN["decode_seqs"]].sum())
         self._decoded_tokens += decoded
         self._computed_tokens += decoded + int(rows[:, _COLUMN["prefill_tokens"]].sum())
+
+    def _check_time(
+        self,
+        replica: NDArray[np.int64],
+        start_ns: NDArray[np.int64],
+        duration_ns: NDArray[np.int64],
+    ) -> None:
+        """Check that the steps of each replica follow one another, whatever stands between them."""
+        require(bool((duration_ns > 0).all()), "a step takes time")
+        order = np.argsort(replica.astype(self._replica_type), kind="stable")
+        replica, start_ns = replica[order], start_ns[order]
+        ends_ns = start_ns + duration_ns[order]
+        first = np.diff(replica, prepend=-1) != 0
+        before_ns = np.roll(ends_ns, 1)
+        before_ns[first] = self._free_at_ns[replica[first]]
+        require(bool((start_ns >= before_ns).all()), "steps don't overlap")
+        last = np.roll(first, -1)
+        self._free_at_ns[replica[last]] = ends_ns[last]
 
     def note_events(self, rows: NDArray[np.int64]) -> None:
         """Count the resumed requests in a chunk of rows of the events table."""

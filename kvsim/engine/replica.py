@@ -8,8 +8,8 @@ While the same sequences just decode, the loop plans a whole stretch of steps an
 over (`stretch.py`). Who looks at the replica meanwhile calls `catch_up` first.
 """
 
-from collections import deque
-from collections.abc import Generator, Sequence
+from collections import Counter, deque
+from collections.abc import Generator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Any, Protocol
@@ -21,7 +21,6 @@ from kvsim.engine.clock import Alarm, Clock
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan, Scheduler
-from kvsim.engine.step_rows import Varying
 from kvsim.engine.stretch import Stretch
 from kvsim.errors import InputError, require
 from kvsim.tables import EVENT_KINDS
@@ -31,13 +30,18 @@ RESUMED = EVENT_KINDS.index("resumed")
 COMPACTED = EVENT_KINDS.index("compacted")
 SWAPPED_OUT = EVENT_KINDS.index("swapped_out")
 SWAPPED_IN = EVENT_KINDS.index("swapped_in")
+DELAYED = EVENT_KINDS.index("delayed")
+NOBODY_LATE: Mapping[int, int] = {}
 MOST_FRUITLESS_STEPS = 10_000
 MOST_PLANNED_STEPS = 1024  # at once: what is planned may be dropped
+LEAST_PLANNED_STEPS = 3  # fewer are faster one by one
 LIVELOCK = (
     "the engine livelocks, as vLLM's does (R34): requests preempt one another for ever and no "
     "token comes; set scheduler_reserve_full_isl: true, or give it a larger KV cache"
 )
 NO_CHUNKS = (0.0, 0, 0, 0, 0)
+NO_DURATION_NO_CHUNKS = (0, 0, 0, 0, 0, 0)
+NO_GROWTH = [0]
 
 
 class Home(Protocol):
@@ -58,7 +62,7 @@ class Batch:
     It is used again for a later step, so that a step makes no object.
     """
 
-    __slots__ = ("back", "end_ns", "matters", "parted", "prompts", "step")
+    __slots__ = ("back", "end_ns", "late", "matters", "parted", "prompts", "step")
 
     def __init__(self) -> None:
         self.step = -1
@@ -71,6 +75,7 @@ class Batch:
         self.prompts: Sequence[tuple[Request, int]] = ()  # it completes them; their known tokens
         self.parted: Sequence[Request] = ()  # have stopped decoding, and still get its token (R42)
         self.back: Sequence[Request] = ()  # were swapped in for it
+        self.late: Mapping[int, int] = NOBODY_LATE  # go on after a pause: since when, how many
 
 
 class Replica:
@@ -128,8 +133,14 @@ class Replica:
         self._ends: list[int] = []  # heap of the steps in `_ending`, and of some that are over
         self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
         self._paused_ns: dict[int, int] = {}  # last token of those that decode, but not just now
+        # Requests by the step in which they take the last block of their answer, and these steps.
+        self._filling: dict[int, list[tuple[Request, int]]] = {}
+        self._fillings: list[int] = []
+        self._discards = 0  # sequences that have ended already, in the first step of a stretch
         self._block_tokens = self.allocator.block_tokens
         self._slots_per_token = self.allocator.slots_per_token
+        several = self._slots_per_token > 1
+        self._has_groups = several or self.allocator.growth_tokens != self._block_tokens
         self._copy_ns_per_token = copy_ns_per_token
         self._fruitless_steps = 0  # that preempted somebody, and no token came since
         self._aborted: list[Request] = []  # running, to be dropped when a step has ended
@@ -200,7 +211,7 @@ class Replica:
         if self.may_stall:
             self.wake()
 
-    def _run(self) -> Generator[Event, Any, None]:
+    def _run(self) -> Generator[Event, Any, None]:  # noqa: C901: the loop is one piece
         scheduler, schedule, begin = self.scheduler, self.scheduler.schedule, self._begin
         clock, batches, most_in_flight = self._clock, self._batches, self._most_in_flight
         coming, stretch, now_ns = self._coming, self._stretch, 0
@@ -270,11 +281,13 @@ class Replica:
         most = MOST_PLANNED_STEPS
         if ends and ends[0] < step + most:
             most = ends[0] - step + 1
-        if self._most_ahead and self._batches[self._oldest_step % 2].matters:
-            most = 1  # when that one ends the next are another matter
+        if most < LEAST_PLANNED_STEPS:
+            return False
+        if self._most_ahead and not self._foresees(self._batches[self._oldest_step % 2]):
+            return False
         scheduler = self.scheduler
         steps = scheduler.quiet_steps(step, most)
-        if not steps:
+        if steps < LEAST_PLANNED_STEPS:
             return False
         decode_seqs = scheduler.decode_seqs
         kv_tokens = scheduler.decode_context_tokens + decode_seqs
@@ -287,46 +300,95 @@ class Replica:
         self._stretch.begin(step, durations_ns, turns_ns, before_ns)
         return True
 
+    def _foresees(self, batch: Batch) -> bool:
+        """Note now what the end of a step in flight will bring, if that is just first tokens.
+
+        False if it means more: then the steps after it are another matter.
+        """
+        if not batch.matters:
+            return True
+        if batch.parted or self._aborted or batch.step in self._ending:
+            return False
+        if any(request.first_token_ns >= 0 for request, _ in batch.prompts):
+            return False
+        for request, _ in batch.prompts:
+            request.first_token_ns = batch.end_ns
+        self._fruitless_steps = 0
+        batch.forget()
+        return True
+
     def _commit(self, end: int) -> None:
         """Account for the steps of the stretch up to a place, and record them."""
-        stretch, scheduler, allocator = self._stretch, self.scheduler, self.allocator
+        stretch = self._stretch
         place = stretch.committed
         if end <= place:
             return
-        steps, step = end - place, self.step
-        decode_seqs = scheduler.decode_seqs
-        kv_tokens = scheduler.decode_context_tokens + decode_seqs
-        discarded_seqs = self._discarded_seqs() if step - 1 in self._ending else 0
-        varying = self._grow(step, stretch.durations_ns[place:end])
-        row = self._pack_step(
-            steps,
-            decode_seqs * self._slots_per_token,
-            self.index,
-            step,
-            stretch.start_ns(place),
-            0, 0, 0, 0, 0, 0,
-            decode_seqs,
-            kv_tokens,
-            discarded_seqs,
-            len(scheduler.running),
-            len(scheduler.waiting),
-            0,
-            scheduler.head_lacks if scheduler.waiting else 0,
-            (self.held_tokens + decode_seqs) * self._slots_per_token,
-            0, 0,
-            allocator.rounding_tokens,
-            allocator.holes_tokens,
-            0,
-            allocator.taken_tokens + allocator.free_tokens,
-            0,
-            len(scheduler.swapped),
-            0,
-            0,
-        )  # fmt: skip
-        self._rows.add_stretch(row, varying)
-        self.held_tokens += decode_seqs * steps
+        if self.step - 1 in self._ending:
+            self._discards = self._discarded_seqs()
+        while place < end:
+            place += self._commit_some(place, end)
         stretch.committed = end
+        self._discards = 0
         self._fly(end)
+
+    def _commit_some(self, place: int, end: int) -> int:
+        """Account for the first of these steps, during which the pool just fills; return how many.
+
+        Of all steps, unless prefixes are cached or windows slide.
+        """
+        stretch, scheduler, allocator = self._stretch, self.scheduler, self.allocator
+        step, decode_seqs = stretch.first + place, scheduler.decode_seqs
+        kv_tokens = scheduler.decode_context_tokens + decode_seqs
+        if self._fillings and self._fillings[0] < stretch.first + end:
+            end = min(end, self._until_filled(step) - stretch.first)
+        taken_tokens = allocator.taken_tokens
+        growth = scheduler.skip(step, end - place)
+        if growth.grown and self._has_groups:
+            self._own_grown(growth.grown, step)
+        if growth.growth is None:
+            taken_tokens = allocator.taken_tokens
+        held_tokens = (self.held_tokens + decode_seqs) * self._slots_per_token
+        reusable_tokens, waiting_seqs = allocator.reusable_tokens, len(scheduler.waiting)
+        shared = allocator.shared_tokens
+        self._rows.add_stretch(
+            self._pack_step(
+                growth.steps,
+                decode_seqs * self._slots_per_token,
+                self._block_tokens,
+                self.index,
+                step,
+                stretch.start_ns(place),
+                *NO_DURATION_NO_CHUNKS,
+                decode_seqs,
+                kv_tokens,
+                self._discards,
+                len(scheduler.running),
+                waiting_seqs,
+                0,
+                scheduler.head_lacks if waiting_seqs else 0,
+                held_tokens - shared + allocator.shared_empty_tokens - allocator.released_tokens,
+                taken_tokens,
+                self.inside_tokens,
+                allocator.rounding_tokens,
+                allocator.holes_tokens,
+                reusable_tokens,
+                allocator.taken_tokens + allocator.free_tokens - reusable_tokens,
+                0,
+                len(scheduler.swapped),
+                0,
+                0,
+                shared,
+            ),
+            stretch.durations_ns[place : place + growth.steps],
+            growth.growth or NO_GROWTH,
+        )
+        self.held_tokens += decode_seqs * growth.steps
+        return growth.steps
+
+    def _until_filled(self, step: int) -> int:
+        """Count slots that won't be filled from a step on; return up to which step none comes."""
+        self._own_last(step)
+        return self._fillings[0] if self._fillings else step + MOST_PLANNED_STEPS
 
     def _fly(self, end: int) -> None:
         """Let the last steps of the stretch up to a place be in flight."""
@@ -341,40 +403,6 @@ class Replica:
             self._rest_ended()
         self.step += 1
         self._oldest_step = self.step - most_in_flight
-
-    def _grow(self, step: int, durations_ns: list[int]) -> Varying:
-        """Let the KV cache grow as it does in steps of a stretch, and return what varies."""
-        taken_tokens: list[int] = []
-        inside_tokens: list[int] = []
-        reusable_tokens: list[int] = []
-        given_back_tokens: list[int] = []
-        shared_tokens: list[int] = []
-        last_steps, block_tokens = self._last_steps, self._block_tokens
-        while len(taken_tokens) < len(durations_ns):
-            first = step + len(taken_tokens)
-            growth = self.scheduler.skip(first, len(durations_ns) - len(taken_tokens))
-            steps = len(growth.taken_tokens)
-            inside = [self.inside_tokens] * steps
-            for place, request in growth.grown:
-                if last_steps[request.number] < first + place + block_tokens - 1:
-                    before_tokens = self.inside_tokens
-                    self._own(request)
-                    more_tokens = self.inside_tokens - before_tokens
-                    if more_tokens:
-                        inside[place:] = [tokens + more_tokens for tokens in inside[place:]]
-            taken_tokens += growth.taken_tokens
-            inside_tokens += inside
-            reusable_tokens += [growth.reusable_tokens] * steps
-            given_back_tokens += [growth.given_back_tokens] * steps
-            shared_tokens += [growth.shared_tokens] * steps
-        return Varying(
-            durations_ns,
-            taken_tokens,
-            inside_tokens,
-            reusable_tokens,
-            given_back_tokens,
-            shared_tokens,
-        )
 
     def _batch(self, step: int) -> Batch:
         """Return a step in flight."""
@@ -406,15 +434,16 @@ class Replica:
         """Account for a scheduled step and record it; False if it computes nothing."""
         if plan.preempted or plan.stalled or plan.swapped_out:
             self._note_losers(plan)
+        late_seqs = 0
         if plan.paused or plan.swapped_in or self._paused_ns:
-            self._note_absences(plan)
+            late_seqs = self._note_absences(plan)
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
-        step, ending, last_steps = self.step, self._ending, self._last_steps
-        last_filled_step = step + self._block_tokens - 1  # of the blocks taken in this step
-        for request in plan.grown:
-            if last_steps[request.number] < last_filled_step:
-                self._own(request)
+        step, ending = self.step, self._ending
+        if plan.grown:
+            self._own_new(plan.grown, step)
+        if self._fillings and self._fillings[0] <= step:
+            self._own_last(step)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
         if not seqs:
@@ -438,6 +467,7 @@ class Replica:
         reusable = allocator.reusable_tokens
         self._add_step(
             self._pack_step(
+                0,
                 0,
                 0,
                 self.index,
@@ -466,6 +496,7 @@ class Replica:
                 len(plan.paused),
                 len(scheduler.swapped),
                 plan.copy_ns,
+                late_seqs,
                 shared,
             )
         )
@@ -531,11 +562,51 @@ class Replica:
             self._own(request)
         return self._cost.chunks_ns(chunks), len(chunks), chunk_tokens, kv_tokens, pairs
 
+    def _own_grown(self, grown: Sequence[Request], step: int) -> None:
+        """Keep count of slots that won't be filled of blocks taken in a step, in several groups."""
+        last_filled_step = step + self._block_tokens - 1
+        for request in grown:
+            if self._last_steps[request.number] < last_filled_step:
+                self._own(request)
+
+    def _own_new(self, grown: Sequence[Request], step: int) -> None:
+        """Keep count of slots that won't be filled where `_own_last` doesn't know of the block."""
+        if self._has_groups:
+            self._own_grown(grown, step)
+        for request in grown:
+            if request.kin is not None:  # it may have got a copy of a block that it shared
+                self._own(request)
+
+    def _own_last(self, step: int) -> None:
+        """Keep count of them where the last block of an answer is taken in a step."""
+        while self._fillings and self._fillings[0] <= step:
+            for request, last_step in self._filling.pop(heappop(self._fillings)):
+                # Else it was preempted, or has left.
+                if self._last_steps.get(request.number) == last_step:
+                    unused_tokens = -self._final_tokens(request) % self._block_tokens
+                    counted_tokens = self._unused_tokens.get(request.number, 0)
+                    self.inside_tokens += unused_tokens - counted_tokens
+                    self._unused_tokens[request.number] = unused_tokens
+
+    def _note_filling(self, request: Request, last_step: int) -> None:
+        """Note in which step a request that begins to decode takes the last block of its answer."""
+        tokens = self._final_tokens(request) - 1  # computed before the last of its steps
+        filling_step = last_step + self._surplus_tokens(request) - tokens % self._block_tokens
+        if filling_step > self.step and tokens % self._block_tokens < self._block_tokens - 1:
+            if filling_step in self._filling:
+                self._filling[filling_step].append((request, last_step))
+            else:
+                self._filling[filling_step] = [(request, last_step)]
+                heappush(self._fillings, filling_step)
+
+    def _final_tokens(self, request: Request) -> int:
+        """Return how many of its tokens get slots: the last of the answer never does (R10)."""
+        answer_tokens = self._answers_tokens[request.number]
+        return request.prompt_tokens + answer_tokens - 1 + self._surplus_tokens(request)
+
     def _own(self, request: Request) -> None:
         """Keep count of the slots that a request owns and will never fill."""
-        # The last token of an answer never gets a slot (R10), but for a surplus one.
-        final_tokens = request.prompt_tokens + self._answers_tokens[request.number] - 1
-        final_tokens += self._surplus_tokens(request)
+        final_tokens = self._final_tokens(request)
         unused_tokens = self.allocator.unused_tokens(request.number, final_tokens)
         if unused_tokens:
             self.inside_tokens += unused_tokens - self._unused_tokens.get(request.number, 0)
@@ -558,10 +629,17 @@ class Replica:
         for request in plan.swapped_out:
             self._lose_slots(request, SWAPPED_OUT)
 
-    def _note_absences(self, plan: Plan) -> None:
-        """Move the ends of those who decode, but not in this step, and of those who are back."""
-        now_ns = self._clock.now
+    def _note_absences(self, plan: Plan) -> int:
+        """Move the ends of those who decode, but not in this step, and of those who are back.
+
+        Return how many tokens of this step come later after the ones before than it lasts.
+        """
+        now_ns, batch = self._clock.now, self._batch(self.step)
+        late_seqs = len(plan.swapped_in)
         if not plan.paused:
+            since_ns = [ns for number, ns in self._paused_ns.items() if number in self._last_steps]
+            batch.late, batch.matters = Counter(since_ns), True
+            late_seqs += len(since_ns)
             self._paused_ns.clear()
         for request in plan.paused:
             self._paused_ns.setdefault(request.number, now_ns)
@@ -575,6 +653,7 @@ class Replica:
             left_tokens = self._answers_tokens[request.number] - request.generated_tokens
             self._end_at(request, self.step + left_tokens - 1)
             self._own(request)
+        return late_seqs
 
     def _note_preempted(self, plan: Plan) -> None:
         self._fruitless_steps = 0 if plan.decode_seqs else self._fruitless_steps + 1
@@ -604,6 +683,8 @@ class Replica:
 
     def _end_at(self, request: Request, step: int) -> None:
         self._last_steps[request.number] = step
+        if self._block_tokens and not self._has_groups:
+            self._note_filling(request, step)
         if step in self._ending:
             self._ending[step].append(request)
         else:
@@ -631,6 +712,8 @@ class Replica:
             self._note_parted(batch)
         for request in batch.back:
             self._note_back(request, batch.step)
+        for since_ns, tokens in batch.late.items():
+            self._event(DELAYED, batch.step, -1, tokens, self._clock.now - since_ns)
         ended = self._ending.pop(batch.step, None)
         if ended:
             if len(ended) > 1:

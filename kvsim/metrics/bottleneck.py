@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from kvsim.metrics import CostPart, StepCosts
+from kvsim.metrics import CostPart
 from kvsim.metrics.catalog import percent
+from kvsim.metrics.step_sums import StepSums
 from kvsim.tables import EVENT_KINDS, HEAD_LACKS, Columns
 from kvsim.units import NS_PER_S, format_duration
 
@@ -57,20 +56,17 @@ class _Swapping(NamedTuple):
     basis: str = "physical"
 
 
-def limits(
-    requests: Columns, steps: Columns, events: Columns, costs: StepCosts | None
-) -> dict[str, Any]:
+def limits(requests: Columns, sums: StepSums, events: Columns) -> dict[str, Any]:
     """Return what limits the run: `sentence`, and the shares named in `catalog.SHARE_METRICS`.
 
     All steps count, those after the horizon too, weighted by their duration; each dictionary of
     shares sums to one or is empty if there is no such time.
     """
-    waiting = waiting_share(steps)
-    parts_ns = _part_times_ns(steps, events, costs)
+    waiting = waiting_share(sums)
+    parts_ns = _part_times_ns(events, sums)
     bound = _shares(parts_ns, lambda part: part.bound)
     return {
-        "sentence": _before_the_queue(requests)
-        + _sentence(waiting_fraction(steps), waiting, bound),
+        "sentence": _before_the_queue(requests) + _sentence(waiting_fraction(sums), waiting, bound),
         "waiting_share": waiting,
         "bound_share": bound,
         "component_share": _shares(parts_ns, lambda part: part.component),
@@ -89,30 +85,22 @@ def _before_the_queue(requests: Columns) -> str:
     return f"Front end: requests are {format_duration(front_end_s)} in the API server on average. "
 
 
-def waiting_fraction(steps: Columns) -> float | None:
+def waiting_fraction(sums: StepSums) -> float | None:
     """Return the share of the busy time in which requests wait; None if nothing ever ran."""
-    busy_ns = int(steps["duration_ns"].sum())
-    waiting_ns = int(steps["duration_ns"][steps["waiting_seqs"] > 0].sum())
-    return waiting_ns / busy_ns if busy_ns else None
+    return int(sums.waiting_ns.sum()) / sums.time_ns if sums.time_ns else None
 
 
-def waiting_share(steps: Columns) -> dict[str, float]:
+def waiting_share(sums: StepSums) -> dict[str, float]:
     """Return what the head of the queue lacks, as shares of the time in which requests wait."""
-    waits = steps["waiting_seqs"] > 0
-    time_ns = np.bincount(
-        steps["head_lacks"][waits], steps["duration_ns"][waits], minlength=len(HEAD_LACKS)
-    )
-    return _normalized(dict(zip(HEAD_LACKS, time_ns.tolist(), strict=True)))
+    return _normalized(dict(zip(HEAD_LACKS, sums.waiting_ns.tolist(), strict=True)))
 
 
-def _part_times_ns(
-    steps: Columns, events: Columns, costs: StepCosts | None
-) -> list[tuple[CostPart, float]]:
-    if costs is None:
+def _part_times_ns(events: Columns, sums: StepSums) -> list[tuple[CostPart, float]]:
+    if not sums.parts:
         return []
-    parts_ns = [(part, float(part_ns.sum())) for part, part_ns in costs.parts_ns]
+    parts_ns = list(zip(sums.parts, sums.parts_ns.tolist(), strict=True))
     copies_ns = float(events["gap_ns"][events["event"] == _COMPACTED].sum())
-    swaps_ns = float(steps["swap_ns"].sum())
+    swaps_ns = float(sums.swap_ns)
     copies: list[tuple[CostPart, float]] = [(_Compaction(), copies_ns), (_Swapping(), swaps_ns)]
     return [*parts_ns, *((part, part_ns) for part, part_ns in copies if part_ns)]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from kvsim.metrics import RunContext, finite_or_none
 from kvsim.metrics.catalog import METRICS, format_figure
-from kvsim.metrics.latency import latency_figures, request_samples
+from kvsim.metrics.latency import latency_figures, request_statistics
 from kvsim.metrics.slo import judge
 from kvsim.metrics.throughput import request_figures, throughput_figures
-from kvsim.tables import Columns
+from kvsim.tables import ChosenRows, Columns
 
 # What is shown of each class.
 CLASS_FIGURES = (
@@ -33,7 +33,7 @@ def class_table(classes: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def class_summaries(requests: Columns, steps: Columns, context: RunContext) -> dict[str, Any]:
+def class_summaries(requests: Columns, last_step_ns: int, context: RunContext) -> dict[str, Any]:
     """Return `verdict` and `figures` of each class, by its name; nothing if there are none.
 
     The figures are those of `METRICS` that requests alone tell: ITL is not among them, since
@@ -41,16 +41,16 @@ def class_summaries(requests: Columns, steps: Columns, context: RunContext) -> d
     """
     found = {}
     for code, name in enumerate(context.class_names):
-        mine = {column: values[requests["class"] == code] for column, values in requests.items()}
+        mine = ChosenRows(requests, requests["class"] == code)
         own = replace(context, slo=context.class_slos.get(name), price_usd_per_gpu_hour=None)
-        samples = request_samples(mine, context.warmup_ns)
+        statistics = request_statistics(mine, context.warmup_ns, own.slo)
         values = {
             **request_figures(mine, context.warmup_ns),
-            **throughput_figures(mine, steps, own),
-            **latency_figures(samples),
+            **throughput_figures(mine, last_step_ns, own),
+            **latency_figures(statistics),
         }
         figures = {key: finite_or_none(values[key]) for key in METRICS if key in values}
-        found[name] = {"verdict": judge(own.slo, figures, samples), "figures": figures}
+        found[name] = {"verdict": judge(own.slo, figures, statistics), "figures": figures}
     return found
 
 

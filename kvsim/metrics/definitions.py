@@ -274,7 +274,7 @@ BATCH = (
         "count",
         "lower",
         "sum of preemptions",
-        "How often a sequence lost its KV cache and had to be computed again",
+        "How often a sequence lost its KV cache, to be computed again or swapped in",
     ),
     Metric(
         "recomputed_tokens",

@@ -15,7 +15,7 @@ from kvsim.metrics.catalog import (
     metric_of,
     percent,
 )
-from kvsim.metrics.latency import FINISHED, Sample, request_latencies
+from kvsim.metrics.latency import FINISHED, Statistics, request_latency
 from kvsim.metrics.targets import check_targets
 from kvsim.tables import Columns
 
@@ -69,14 +69,13 @@ def meets_bounds(requests: Columns, slo: Mapping[str, float]) -> NDArray[np.bool
     A latency that a finished request doesn't have (TPOT of one token) can't miss its bound.
     """
     good: NDArray[np.bool_] = requests["outcome"] == FINISHED
-    latencies = request_latencies(requests)
     for latency, bound_s in request_bounds_s(slo).items():
-        good = good & ~(latencies[latency] > bound_s)
+        good = good & ~(request_latency(requests, latency) > bound_s)
     return good
 
 
 def judge(
-    slo: Mapping[str, float] | None, figures: Figures, samples: Mapping[str, Sample]
+    slo: Mapping[str, float] | None, figures: Figures, statistics: Statistics
 ) -> dict[str, Any]:
     """Return the verdict: `met`, a sentence, and the targets.
 
@@ -84,14 +83,14 @@ def judge(
     """
     if slo:
         check_targets(slo)
-    targets = [_target(name, bound, figures, samples) for name, bound in (slo or {}).items()]
+    targets = [_target(name, bound, figures, statistics) for name, bound in (slo or {}).items()]
     met, sentence = _overall(targets, figures)
     return {"met": met, "sentence": sentence, "targets": [asdict(target) for target in targets]}
 
 
-def _target(name: str, bound: float, figures: Figures, samples: Mapping[str, Sample]) -> Target:
+def _target(name: str, bound: float, figures: Figures, statistics: Statistics) -> Target:
     parts, figure = latency_and_statistic(name), name.removeprefix("max_")
-    value = samples[parts[0]].statistic(parts[1]) if parts else figures[figure]
+    value = statistics[parts[0]][parts[1]] if parts else figures[figure]
     if value is None:
         return Target(name, figure, None, float(bound), None, None)
     met = value <= bound

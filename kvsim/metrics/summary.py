@@ -7,10 +7,16 @@ from kvsim.metrics import RunContext, finite_or_none
 from kvsim.metrics.bottleneck import limits, waiting_fraction
 from kvsim.metrics.catalog import METRICS
 from kvsim.metrics.classes import class_summaries, overall
-from kvsim.metrics.cut import cut_off
-from kvsim.metrics.latency import latency_figures, latency_samples
+from kvsim.metrics.cut import cut_events
+from kvsim.metrics.gaps import itl_statistics
+from kvsim.metrics.latency import asked, latency_figures, request_statistics
 from kvsim.metrics.slo import judge
-from kvsim.metrics.throughput import request_figures, throughput_figures, window_ns
+from kvsim.metrics.step_sums import last_end_ns, sum_up
+from kvsim.metrics.throughput import (
+    request_figures,
+    throughput_figures,
+    window_ns,
+)
 from kvsim.metrics.utilization import swap_figures, utilization_figures
 from kvsim.tables import Columns
 
@@ -35,6 +41,7 @@ COMPARED = (
     "e2e_p50_s",
     "e2e_p99_s",
     "preemptions_total",
+    "swapped_tokens",
     "prefix_hit_fraction",
     "kv_saved_by_sharing",
     "requests_rejected",
@@ -45,6 +52,7 @@ COMPARED = (
 )
 # Of these, those are left out that are zero, or unknown, in all variants.
 _IF_ANY = {
+    "swapped_tokens",
     "prefix_hit_fraction",
     "kv_saved_by_sharing",
     "requests_rejected",
@@ -69,23 +77,27 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
     Raises:
         InputError: A target of the SLO is not understood.
     """
-    steps, events, context = cut_off(steps, events, context)
-    samples = latency_samples(requests, steps, events, context.warmup_ns)
-    window = window_ns(requests, steps, context)
+    if context.end_ns is not None:
+        events = cut_events(events, context.end_ns)
+    last_step_ns = last_end_ns(steps, context)
+    window = window_ns(requests, last_step_ns, context)
+    sums, gaps = sum_up(steps, context, window)
+    itl = itl_statistics(steps, events, context, gaps, asked("itl", context.slo))
+    statistics = request_statistics(requests, context.warmup_ns, context.slo) | {"itl": itl}
     found = {
         **request_figures(requests, context.warmup_ns),
-        **throughput_figures(requests, steps, context),
-        **latency_figures(samples),
-        **utilization_figures(requests, steps, context, window),
-        **swap_figures(steps, events),
-        "waiting_fraction": waiting_fraction(steps),
+        **throughput_figures(requests, last_step_ns, context),
+        **latency_figures(statistics),
+        **utilization_figures(requests, sums, context, window),
+        **swap_figures(events, sums),
+        "waiting_fraction": waiting_fraction(sums),
     }
     figures = {name: finite_or_none(found[name]) for name in METRICS}
-    classes = class_summaries(requests, steps, context)
+    classes = class_summaries(requests, last_step_ns, context)
     return {
-        "verdict": overall(judge(context.slo, figures, samples), classes),
+        "verdict": overall(judge(context.slo, figures, statistics), classes),
         "classes": classes,
-        "limits": limits(requests, steps, events, context.step_costs),
+        "limits": limits(requests, sums, events),
         "figures": figures,
     }
 

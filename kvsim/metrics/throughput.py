@@ -12,13 +12,12 @@ from kvsim.units import NS_PER_S, NS_PER_US
 AT_ONCE_NS = NS_PER_US
 
 
-def makespan_ns(requests: Columns, steps: Columns) -> int:
+def makespan_ns(requests: Columns, last_step_ns: int) -> int:
     """Return when the run has drained: the end of the last step or the last finish."""
-    last_step_ns = int((steps["start_ns"] + steps["duration_ns"]).max(initial=0))
     return max(last_step_ns, int(requests["finish_ns"].max(initial=0)))
 
 
-def window_ns(requests: Columns, steps: Columns, context: RunContext) -> int:
+def window_ns(requests: Columns, last_step_ns: int, context: RunContext) -> int:
     """Return the time over which throughput and utilization are taken, from 0.
 
     It is the horizon, at which arrivals stop. Where all requests arrive at once there is none, and
@@ -26,7 +25,7 @@ def window_ns(requests: Columns, steps: Columns, context: RunContext) -> int:
     """
     if context.horizon_ns > AT_ONCE_NS:
         return context.horizon_ns
-    return makespan_ns(requests, steps)
+    return makespan_ns(requests, last_step_ns)
 
 
 def request_figures(requests: Columns, warmup_ns: int) -> Figures:
@@ -49,20 +48,21 @@ def request_figures(requests: Columns, warmup_ns: int) -> Figures:
 
 def _unanswered_fraction(requests: Columns) -> float | None:
     """Return the share of the clients' requests of which no attempt was answered in full."""
-    if not len(requests["group"]):
+    group, attempt = requests["group"], requests["attempt"]  # clients count from 0, without gaps
+    if not len(group):
         return None
-    _, group = np.unique(requests["group"], return_inverse=True)
-    attempts = int(requests["attempt"].max()) + 1
-    key = group * attempts + requests["attempt"]  # one attempt of one client, with its samples
-    sent = np.bincount(key) > 0
-    failed = np.bincount(key, weights=requests["outcome"] != FINISHED) > 0
-    answered = np.unique(np.flatnonzero(sent & ~failed) // attempts)
-    return 1 - len(answered) / (int(group.max()) + 1)
+    places = int(group.max()) + 1, int(attempt.max()) + 1
+    key = group * places[1] + attempt  # one attempt of one client, with its samples
+    count = places[0] * places[1]
+    sent = (np.bincount(key, minlength=count) > 0).reshape(places)
+    failed = np.bincount(key[requests["outcome"] != FINISHED], minlength=count) > 0
+    answered = (sent & ~failed.reshape(places)).any(axis=1)
+    return 1 - int(answered.sum()) / int(sent.any(axis=1).sum())
 
 
-def throughput_figures(requests: Columns, steps: Columns, context: RunContext) -> Figures:
+def throughput_figures(requests: Columns, last_step_ns: int, context: RunContext) -> Figures:
     """Return rates over the window: what completed inside it, goodput and cost."""
-    until_ns = window_ns(requests, steps, context)
+    until_ns = window_ns(requests, last_step_ns, context)
     window_s = until_ns / NS_PER_S
     inside = (requests["outcome"] == FINISHED) & (requests["finish_ns"] <= until_ns)
     output_tokens = int(requests["output_tokens"][inside].sum())
@@ -73,7 +73,7 @@ def throughput_figures(requests: Columns, steps: Columns, context: RunContext) -
 
     figures: Figures = {
         "window_s": window_s,
-        "makespan_s": makespan_ns(requests, steps) / NS_PER_S,
+        "makespan_s": makespan_ns(requests, last_step_ns) / NS_PER_S,
         "offered_requests_per_s": per_s(int((requests["arrival_ns"] <= until_ns).sum())),
         "requests_per_s": per_s(int(inside.sum())),
         "output_tokens_per_s": per_s(output_tokens),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.errors import InputError
-from kvsim.metrics.latency import FINISHED, request_latencies
+from kvsim.metrics.latency import FINISHED, request_latency
 from kvsim.metrics.summary import Summary, summarize
 from kvsim.policy import Parameters
 from kvsim.rundir import run_context
@@ -75,7 +75,7 @@ def summary_of(path: Path, variant: str, changes: Mapping[str, Any]) -> Summary:
     tables = Tables()
     simulated = simulate(resolved, requests, tables)
     requests_table, steps, events = (tables.columns(name) for name in TABLES)
-    context = run_context(resolved, requests, simulated, steps)
+    context = run_context(resolved, requests, simulated)
     return summarize(requests_table, steps, events, context)
 
 
@@ -131,7 +131,7 @@ def normalized_mean_s(variant: ResolvedVariant, requests: RequestTable) -> float
     """Return the mean normalized latency of all requests of a run that drains."""
     tables = Tables(skipped=("steps",))
     simulate(variant, requests, tables)
-    latencies = request_latencies(tables.columns("requests"))["normalized"]
+    latencies = request_latency(tables.columns("requests"), "normalized")
     return float(np.nanmean(latencies))
 
 

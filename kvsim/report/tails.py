@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.metrics.catalog import format_figure, latency_and_statistic, metric_of
-from kvsim.metrics.latency import request_latencies
+from kvsim.metrics.latency import request_latency
 from kvsim.report.figure import (
     GRAY,
     Chart,
@@ -45,7 +45,7 @@ def tails(variants: Sequence[Variant], warmup_s: float) -> list[Chart]:
 
 
 def _measured(variant: Variant, latency: str, warmup_s: float) -> Floats:
-    values = request_latencies(variant.requests)[latency]
+    values = request_latency(variant.requests, latency)
     counts = variant.requests["arrival_ns"] >= round(warmup_s * NS_PER_S)
     return values[counts & ~np.isnan(values)]
 

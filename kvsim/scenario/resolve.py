@@ -27,7 +27,7 @@ from kvsim.policy import Parameters
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
 from kvsim.scenario.profiles import EngineProfile, load_profile
-from kvsim.scenario.scheduling import as_scheduled, scheduler_problems
+from kvsim.scenario.scheduling import as_scheduled, at_whole_prompts, scheduler_problems
 from kvsim.scenario.schema import (
     BASE,
     MOST_BLOCKS,
@@ -62,7 +62,7 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
     as_written, scenario = scenario, as_scheduled(scenario)
     gpu = load_gpu(scenario.gpu) if isinstance(scenario.gpu, str) else scenario.gpu.spec()
     model = _served(load_model(scenario.model, base_dir), scenario.engine, gpu)
-    flags = _memory_flags(scenario.engine, model, gpu)
+    flags = at_whole_prompts(scenario, _memory_flags(scenario.engine, model, gpu))
     _check(model, scenario, flags, scheduler_problems(as_written, model, gpu, flags))
     price = _price(scenario, gpu)
     memory = _at("engine", lambda: memory_budget(model, gpu, flags))

@@ -1,8 +1,10 @@
 """What an earlier engine makes of a scenario: settings that are fixed, and what it lacks."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from kvsim.engine.allocators.paged import Paged
 from kvsim.errors import Problem
 from kvsim.gpu import GpuSpec
 from kvsim.memory import MemoryFlags
@@ -24,9 +26,25 @@ def as_scheduled(scenario: Scenario) -> Scenario:
     names_no_profile = isinstance(cost, KernelStepCost) and "profile" not in cost.model_fields_set
     if scheduler.profile and names_no_profile:
         cost = cost.model_copy(update={"profile": scheduler.profile})
-    return scenario.model_copy(
-        update={"engine": scenario.engine.model_copy(update=usual), "cost": cost}
-    )
+    cache = scenario.kv_cache
+    if scheduler.fixed and isinstance(cache, Paged) and "null_block" not in cache.model_fields_set:
+        cache = cache.model_copy(update={"null_block": False})  # it came with V1
+    engine = scenario.engine.model_copy(update=usual)
+    return scenario.model_copy(update={"engine": engine, "cost": cost, "kv_cache": cache})
+
+
+def at_whole_prompts(scenario: Scenario, flags: MemoryFlags) -> MemoryFlags:
+    """Return the flags with a token budget that takes the longest prompt, if it must and may.
+
+    Engines that compute whole prompts had such a default.
+    """
+    engine = scenario.engine
+    if not scenario.scheduler.fixed or engine.enable_chunked_prefill:
+        return flags
+    if engine.max_num_batched_tokens is not None:
+        return flags
+    tokens = max(flags.max_num_batched_tokens, flags.max_model_len)
+    return replace(flags, max_num_batched_tokens=tokens)
 
 
 def scheduler_problems(

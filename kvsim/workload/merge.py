@@ -48,37 +48,40 @@ class Part:
 def merge(workload: Workload, parts: list[Part], horizon_ns: int) -> RequestTable:
     """Return the table of all parts' requests; columns that nobody needs are None."""
     gates = _gates(workload, parts)
-    drawn = [
-        _columns(part, gate) for part, gate in zip(parts, _gate_numbers(parts, gates), strict=True)
-    ]
-    columns = {name: np.concatenate([part[name] for part in drawn]) for name in drawn[0]}
-    order = np.lexsort((columns["source_place"], columns["source"], columns["arrival_ns"]))
-    row = np.repeat(order, workload.samples)  # one for each sample
-    columns = {name: values[row] for name, values in columns.items()}
+    columns = _Columns(
+        [
+            _columns(part, gate)
+            for part, gate in zip(parts, _gate_numbers(parts, gates), strict=True)
+        ],
+        [len(part) for part in parts],
+    )
+    keys = [columns.joined(name) for name in ("source_place", "source", "arrival_ns")]
+    order = np.lexsort(keys)
+    columns.row = row = order if workload.samples == 1 else np.repeat(order, workload.samples)
     outputs = np.concatenate([part.outputs for part in parts])[order].reshape(-1)
     takes_turns = any(part.prompts.delay_ns is not None for part in parts)
     retries = _retry_delays_ns(parts)
     return RequestTable(
-        arrival_ns=columns["arrival_ns"],
-        prompt_tokens=columns["prompt_tokens"],
+        arrival_ns=columns.ordered("arrival_ns"),
+        prompt_tokens=columns.ordered("prompt_tokens"),
         output_tokens=outputs,
-        max_tokens=np.where(columns["max_tokens"] == _AS_OUTPUT, outputs, columns["max_tokens"]),
+        max_tokens=_limits(columns.ordered("max_tokens"), outputs),
         group=_groups(workload, parts, len(order)),
         horizon_ns=horizon_ns,
         segments=_segments(parts, order, workload.samples),
-        traffic_class=columns["class"] if workload.classes else None,
-        priority=_unless_all(columns["priority"], 0),
+        traffic_class=columns.ordered("class") if workload.classes else None,
+        priority=columns.unless_all("priority", 0),
         session=_sessions(columns, takes_turns),
-        delay_ns=columns["delay_ns"] if takes_turns else None,
-        timeout_ns=_unless_all(columns["timeout_ns"], PATIENT),
+        delay_ns=columns.ordered("delay_ns") if takes_turns else None,
+        timeout_ns=columns.unless_all("timeout_ns", PATIENT),
         retry_delays_ns=retries[row] if retries.size else None,
-        gate=columns["gate"] if gates else None,
-        think_ns=_unless_all(columns["think_ns"], 0),
+        gate=columns.ordered("gate") if gates else None,
+        think_ns=columns.unless_all("think_ns", 0),
         gates=tuple(gates),
         stop_ns=_stop_ns(workload, takes_turns or bool(gates) or bool(retries.size)),
         class_names=workload.class_names,
         notes=_notes(parts),
-        prefix_tokens=_unless_all(columns["prefix_tokens"], 0),
+        prefix_tokens=columns.unless_all("prefix_tokens", 0),
     )
 
 
@@ -86,38 +89,64 @@ _AS_OUTPUT = -1  # `max_tokens` that equals the true length of the answer
 _NO_SESSION = -1
 
 
-def _columns(part: Part, gate: int) -> dict[str, Ints]:
+class _Columns:
+    """The columns of all parts; a number stands for a column that holds it everywhere.
+
+    They are joined one at a time, as they are asked for: together they take more memory than the
+    table.
+    """
+
+    def __init__(self, parts: list[dict[str, Ints | int]], lengths: list[int]) -> None:
+        self._parts = parts
+        self._lengths = lengths
+        self.row = np.zeros(0, dtype=np.int64)  # of the parts' requests, for each of the table
+
+    def joined(self, name: str) -> Ints:
+        """Return a column as the parts follow one another."""
+        columns = [part[name] for part in self._parts]
+        pairs = zip(columns, self._lengths, strict=True)
+        whole = [np.broadcast_to(np.asarray(values, np.int64), size) for values, size in pairs]
+        return whole[0] if len(whole) == 1 else np.concatenate(whole)
+
+    def ordered(self, name: str) -> Ints:
+        """Return a column in the order of the table."""
+        return self.joined(name)[self.row]
+
+    def unless_all(self, name: str, value: int) -> Ints | None:
+        """Return a column in the order of the table, None if it holds this value everywhere."""
+        if all(np.all(part[name] == value) for part in self._parts):
+            return None
+        return self.ordered(name)
+
+
+def _columns(part: Part, gate: int) -> dict[str, Ints | int]:
     """Return the columns of a part, one entry a request."""
     member, prompts, trace = part.member, part.prompts, part.trace
-
-    def all_are(value: int) -> Ints:
-        return np.full(len(part), value, dtype=np.int64)
-
     limit = member.parameters.max_tokens
-    limits = all_are(_AS_OUTPUT if limit == "output" else limit or NO_LIMIT)
+    limits: Ints | int = _AS_OUTPUT if limit == "output" else limit or NO_LIMIT
     if limit is None and trace is not None and trace.max_tokens is not None:
         limits = trace.max_tokens
     timeout_s = member.parameters.timeout_s
     labels = trace.session if trace is not None else None
     return {
         "arrival_ns": part.start_ns,
-        "source": all_are(part.source),
+        "source": part.source,
         "source_place": part.place,
         "prompt_tokens": prompts.prompt_tokens,
         "max_tokens": limits,
-        "class": all_are(member.index),
-        "priority": all_are(member.priority),
-        "session": all_are(_NO_SESSION) if labels is None else labels,
-        "delay_ns": all_are(0) if prompts.delay_ns is None else prompts.delay_ns,
-        "timeout_ns": all_are(PATIENT if timeout_s is None else seconds_to_ns(timeout_s)),
-        "gate": all_are(gate),
-        "prefix_tokens": all_are(0) if prompts.prefix_tokens is None else prompts.prefix_tokens,
-        "think_ns": all_are(0) if part.users is None else part.users.think_ns,
+        "class": member.index,
+        "priority": member.priority,
+        "session": _NO_SESSION if labels is None else labels,
+        "delay_ns": 0 if prompts.delay_ns is None else prompts.delay_ns,
+        "timeout_ns": PATIENT if timeout_s is None else seconds_to_ns(timeout_s),
+        "gate": gate,
+        "prefix_tokens": 0 if prompts.prefix_tokens is None else prompts.prefix_tokens,
+        "think_ns": 0 if part.users is None else part.users.think_ns,
     }
 
 
-def _unless_all(column: Ints, value: int) -> Ints | None:
-    return None if (column == value).all() else column
+def _limits(limits: Ints, outputs: Ints) -> Ints:
+    return np.where(limits == _AS_OUTPUT, outputs, limits)
 
 
 def _stop_ns(workload: Workload, clients_react: bool) -> int | None:
@@ -127,11 +156,12 @@ def _stop_ns(workload: Workload, clients_react: bool) -> int | None:
     return seconds_to_ns(workload.duration_s)
 
 
-def _sessions(columns: dict[str, Ints], takes_turns: bool) -> Ints | None:
+def _sessions(columns: _Columns, takes_turns: bool) -> Ints | None:
     """Number the sessions; where nobody takes turns they are labels that a trace recorded."""
     if not takes_turns:
-        return _unless_all(columns["session"], _NO_SESSION)
-    changes = (np.diff(columns["source"]) != 0) | (np.diff(columns["source_place"]) != 0)
+        return columns.unless_all("session", _NO_SESSION)
+    changes = np.diff(columns.ordered("source")) != 0
+    changes |= np.diff(columns.ordered("source_place")) != 0
     return sums_before(changes)
 
 

@@ -1,6 +1,7 @@
 """What a run costs, in counts that don't depend on the machine."""
 
 from collections import Counter, deque
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,26 +48,38 @@ def events(monkeypatch):
 
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("gap", [40, 40_000])
-def test_events_are_steps_instants_of_arrival_and_wake_ups(events, replicas, gap):
+def test_step_by_step_events_are_steps_arrivals_and_wake_ups(events, replicas, gap):
     requests = random_requests(1, gap=gap)
-    totals = run(requests, config(), LinearCost(100, 1), replicas=replicas).totals
+    totals = run(
+        requests, config(), LinearCost(100, 1), replicas=replicas, plans_ahead=False
+    ).totals
     instants = len(np.unique(requests.arrival_ns[requests.arrival_ns > 0]))
-    wake_ups = events.pop("Event")
+    wake_ups = events.pop("Alarm") - totals.steps
     assert 0 < wake_ups <= instants * replicas
-    assert totals.timeouts == totals.steps + instants
+    assert totals.events == totals.steps + wake_ups + instants + 2 + replicas
     assert events == {
-        "Alarm": totals.steps,
         "Instant": instants,
         "Initialize": 1 + replicas,  # the source and the step loops start
         "Process": 1,  # the source ends
     }
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("gap", [4_000, 40_000, 400_000])
+def test_events_go_with_requests_not_with_steps(gap, async_scheduling):
+    """Arrival and end, and steps that do more than decode: a few alarms for each request."""
+    requests = random_requests(1, gap=gap)
+    engine = replace(config(), async_scheduling=async_scheduling)
+    totals = run(requests, engine, LinearCost(100, 1)).totals
+    assert totals.events <= 9 * len(requests)
+    assert totals.steps > 25 * len(requests) or gap == 4_000
+
+
 def test_neither_requests_nor_tokens_are_events(events):
-    """One request of 100 tokens, and 256 such at once, make the same events."""
+    """One request of 100 tokens, and 256 such at once, make the same few events."""
     for count in (1, 256):
         run(request_table([(0, 1, 100, 0)] * count), config(), LinearCost())
-    assert events == {"Alarm": 2 * 100, "Initialize": 4, "Process": 2}
+    assert events == {"Alarm": 2 * 2, "Initialize": 4, "Process": 2}
 
 
 class CountingPool(PagedPool):

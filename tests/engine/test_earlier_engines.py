@@ -18,10 +18,9 @@ from kvsim.engine.schedulers.sarathi import Sarathi
 from kvsim.engine.schedulers.vllm_v0 import VllmV0
 from kvsim.engine.swap_space import SwapSpace
 from kvsim.errors import BrokenLawError
-from kvsim.metrics.latency import token_gaps
+from kvsim.metrics.gaps import event_gaps, step_gaps
 from kvsim.policy import policies_in
 from kvsim.tables import EVENT_KINDS, HEAD_LACKS, OUTCOMES
-from kvsim.units import NS_PER_S
 from tests.engine.harness import BLOCK, LinearCost, request_table, run
 
 CONFIG = EngineConfig(
@@ -91,12 +90,12 @@ def test_it_serves_whatever_comes_under_all_laws(engine, layout, crowd):
     order = requests["request"].argsort()
     asked = [min(answer, limit or 96, 96 - prompt) for _, prompt, answer, limit in rows]
     assert requests["output_tokens"][order].tolist() == asked
-    gaps_s, counts = token_gaps(found["steps"], found["events"])
+    gaps_ns, counts = token_gaps(found["steps"], found["events"])
     assert (counts >= 0).all()
     assert counts.sum() == sum(asked) - len(asked)
     if engine.kind != "faster_transformer":  # its answers are kept back
         decoding_ns = (requests["finish_ns"] - requests["first_token_ns"]).sum()
-        assert round((gaps_s * counts).sum() * NS_PER_S) == decoding_ns
+        assert (gaps_ns * counts).sum() == decoding_ns
     if engine.kind in {"orca", "faster_transformer"}:
         assert not requests["preemptions"].any()
 
@@ -135,6 +134,12 @@ def test_what_it_plans_ahead_is_what_it_does_step_by_step(engine, layout, crowd,
     for table, columns in ahead.items():
         for name, column in columns.items():
             np.testing.assert_array_equal(column, stepwise[table][name], f"{table}.{name}")
+
+
+def token_gaps(steps, events):
+    """All gaps between tokens in ns, and how many there are of each."""
+    pairs = zip(step_gaps(steps, 0), event_gaps(events, 0), strict=True)
+    return [np.concatenate(pair) for pair in pairs]
 
 
 # Closed forms
@@ -194,10 +199,10 @@ def test_in_v0_prompts_come_first_and_decodes_pause():
     steps = found["steps"]
     assert not ((steps["prefill_seqs"] > 0) & (steps["decode_seqs"] > 0)).any()
     assert steps["paused_seqs"].tolist().count(1) == 1
-    gaps_s, counts = token_gaps(steps, found["events"])
+    gaps_ns, counts = token_gaps(steps, found["events"])
     place = steps["paused_seqs"].tolist().index(1)
     longest_ns = steps["duration_ns"][place] + steps["duration_ns"][place + 1]
-    assert max(gaps_s[counts > 0]) == longest_ns / NS_PER_S
+    assert max(gaps_ns[counts > 0]) == longest_ns
 
 
 def test_what_is_swapped_out_comes_back_and_its_copies_lengthen_the_steps():

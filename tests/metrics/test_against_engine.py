@@ -10,7 +10,8 @@ from kvsim.engine.cluster import Cluster, Fleet
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.metrics import StepCosts
-from kvsim.metrics.latency import request_latencies, token_gaps
+from kvsim.metrics.gaps import event_gaps, step_gaps
+from kvsim.metrics.latency import request_latency
 from kvsim.metrics.summary import summarize
 from kvsim.tables import TABLES
 from kvsim.units import NS_PER_S
@@ -52,11 +53,16 @@ def run(request, context):
     seed, replicas = request.param
     sent, tables = simulate(seed, replicas)
     duration_ns = tables[1]["duration_ns"].astype(float)
-    costs = StepCosts((), duration_ns, duration_ns, float(NS_PER_S), float(NS_PER_S))
+    costs = StepCosts((), duration_ns, duration_ns)
     capacity = (BLOCKS - 1) * BLOCK
     horizon_ns = int((tables[1]["start_ns"] + tables[1]["duration_ns"]).max())
     settings = context(
-        horizon_ns=horizon_ns, kv_capacity_tokens=capacity, replicas=replicas, step_costs=costs
+        horizon_ns=horizon_ns,
+        kv_capacity_tokens=capacity,
+        replicas=replicas,
+        costs_of=lambda _: costs,
+        peak_flop_per_s=float(NS_PER_S),
+        peak_hbm_bytes_per_s=float(NS_PER_S),
     )
     figures = summarize(*tables, settings)["figures"]
     assert figures["preemptions_total"] > 0
@@ -65,11 +71,13 @@ def run(request, context):
 
 def test_gaps_between_tokens_add_up_to_the_answers(run):
     sent, (requests, steps, events), figures, _ = run
-    gaps_s, counts = token_gaps(steps, events)
+    gaps_ns, counts = map(
+        np.concatenate, zip(step_gaps(steps, 0), event_gaps(events, 0), strict=True)
+    )
     decoding_ns = int((requests["finish_ns"] - requests["first_token_ns"]).sum())
     assert counts.sum() == int((sent.output_tokens - 1).sum())
-    assert (gaps_s * counts).sum() == pytest.approx(decoding_ns / NS_PER_S, rel=1e-12)
-    tpot_s, more = request_latencies(requests)["tpot"], requests["output_tokens"] - 1
+    assert (gaps_ns * counts).sum() == decoding_ns
+    tpot_s, more = request_latency(requests, "tpot"), requests["output_tokens"] - 1
     assert np.nansum(tpot_s * more) == pytest.approx(figures["itl_mean_s"] * counts.sum())
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kvsim.metrics.classes import CLASS_FIGURES, class_summaries, class_table, overall
+from kvsim.metrics.step_sums import last_end_ns
 from kvsim.metrics.summary import summarize
 from kvsim.metrics.throughput import request_figures
 from tests.metrics.test_summary import random_tables
@@ -16,7 +17,7 @@ def test_a_class_has_the_figures_that_its_requests_have_alone(seed, context):
     requests["class"] = rng.integers(0, 2, len(requests["class"]))
     slo = {"e2e_p90_s": 2e-8, "max_failed_fraction": 0.9}
     run = context(horizon_ns=40, class_names=("a", "b"), class_slos={"b": slo})
-    found = class_summaries(requests, steps, run)
+    found = class_summaries(requests, last_end_ns(steps, run), run)
     for code, name in enumerate(("a", "b")):
         mine = {column: values[requests["class"] == code] for column, values in requests.items()}
         alone = summarize(mine, steps, events, context(horizon_ns=40, slo=slo if code else None))
@@ -61,9 +62,9 @@ def test_all_parts_have_to_meet_their_targets(whole, classes, met, sentence):
 
 
 def test_the_table_has_a_row_for_each_class(context):
-    requests, steps, _ = random_tables(3)
+    requests, _, _ = random_tables(3)
     requests["class"] %= 1
-    found = class_summaries(requests, steps, context(horizon_ns=40, class_names=("a", "nobody")))
+    found = class_summaries(requests, 99, context(horizon_ns=40, class_names=("a", "nobody")))
     header, rows = class_table(found)
     assert len(header) == len(CLASS_FIGURES) + 2
     assert [row[0] for row in rows] == ["a", "nobody"]

@@ -10,7 +10,7 @@ from kvsim.engine.cluster import Cluster, Fleet
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.metrics import StepCosts
-from kvsim.metrics.cut import cut_off
+from kvsim.metrics.cut import cut_events, cut_steps
 from kvsim.metrics.summary import summarize
 from kvsim.tables import TABLES
 from kvsim.workload.requests import RequestTable
@@ -24,36 +24,36 @@ class Part:
 
 def test_a_run_that_drains_before_the_cut_is_left_alone(small_run, context):
     requests, steps, events = small_run
-    costs = StepCosts(((Part(), np.ones(3)),), np.ones(3), np.ones(3), 5.0, 2.0)
+    costs = StepCosts(((Part(), np.ones(3)),), np.ones(3), np.ones(3))
+    priced = {"costs_of": lambda _: costs, "peak_flop_per_s": 5.0, "peak_hbm_bytes_per_s": 2.0}
     whole, late = (
-        summarize(requests, steps, events, context(step_costs=costs, end_ns=end_ns))
+        summarize(requests, steps, events, context(**priced, end_ns=end_ns))
         for end_ns in (None, 13 * SECOND)
     )
     assert whole == late
 
 
-def test_a_step_in_flight_counts_with_its_part_of_time_and_no_token(small_run, context):
-    _, steps, events = small_run
+def test_a_step_in_flight_counts_with_its_part_of_time_and_no_token(small_run):
+    steps = small_run[1]
     flop = np.array([10.0, 20, 40])
-    costs = StepCosts(((Part(), np.array([1.0, 3, 4])),), flop, flop, 5.0, 2.0)
-    cut, _, run = cut_off(steps, events, context(step_costs=costs, end_ns=9 * SECOND))
+    costs = StepCosts(((Part(), np.array([1.0, 3, 4])),), flop, flop)
+    cut, costs = cut_steps(steps, costs, 9 * SECOND)
     assert cut["duration_ns"].tolist() == [SECOND, 3 * SECOND, SECOND]
     assert cut["decode_seqs"].tolist() == [0, 2, 0]
     assert cut["running_seqs"].tolist() == [1, 2, 3]
-    assert run.step_costs.model_flop.tolist() == run.step_costs.hbm_bytes.tolist() == [10, 20, 10]
-    assert run.step_costs.parts_ns[0][1].tolist() == [1, 3, 1]
+    assert costs.model_flop.tolist() == costs.hbm_bytes.tolist() == [10, 20, 10]
+    assert costs.parts_ns[0][1].tolist() == [1, 3, 1]
     assert steps["duration_ns"].tolist() == [SECOND, 3 * SECOND, 4 * SECOND]  # the table stays
 
 
-def test_a_step_that_would_end_at_the_cut_yields_nothing(small_run, context):
-    _, steps, events = small_run
-    cut, _, _ = cut_off(steps, events, context(end_ns=5 * SECOND))
+def test_a_step_that_would_end_at_the_cut_yields_nothing(small_run):
+    cut, _ = cut_steps(small_run[1], None, 5 * SECOND)
     assert cut["duration_ns"].tolist() == [SECOND, 3 * SECOND, 0]
     assert cut["decode_seqs"].tolist() == [0, 0, 0]
     assert cut["prefill_tokens"].tolist() == [10, 0, 0]
 
 
-def test_a_copy_counts_until_the_cut(table, context):
+def test_a_copy_counts_until_the_cut(table):
     events = table(
         "events",
         [
@@ -62,8 +62,7 @@ def test_a_copy_counts_until_the_cut(table, context):
             {"time_ns": 7, "event": "resumed", "gap_ns": 9},
         ],
     )
-    _, cut, _ = cut_off(table("steps", []), events, context(end_ns=7))
-    assert cut["gap_ns"].tolist() == [5, 9]
+    assert cut_events(events, 7)["gap_ns"].tolist() == [5, 9]
 
 
 @pytest.mark.parametrize("end_ns", [1, 1_000, 12_345, 50_000, 50_001, 333_333, 10**9])
@@ -92,7 +91,7 @@ def test_tokens_and_time_are_those_of_the_engine_by_then(context, end_ns):
     )
     run = context(horizon_ns=sent.horizon_ns, end_ns=end_ns, max_num_seqs=8)
     figures = summarize(requests, steps, events, run)["figures"]
-    cut, _, _ = cut_off(steps, events, run)
+    cut, _ = cut_steps(steps, None, end_ns)
     firsts = (requests["first_token_ns"] >= 0).sum()
     assert cut["decode_seqs"].sum() + firsts == requests["output_tokens"].sum()
     assert figures["makespan_s"] <= end_ns / SECOND

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from kvsim.metrics.latency import request_latencies
+from kvsim.metrics.latency import request_latency
+from kvsim.metrics.step_sums import sum_up
 from kvsim.metrics.utilization import utilization_figures
 
 SECOND = 1_000_000_000
@@ -45,8 +46,9 @@ def batching_server(seed, slots):
 def test_number_in_system_is_rate_times_sojourn(seed, slots, table, context):
     request_rows, step_rows, end_ns = batching_server(seed, slots)
     requests, steps = table("requests", request_rows), table("steps", step_rows)
-    figures = utilization_figures(requests, steps, context(), end_ns)
-    latencies = request_latencies(requests)
+    sums, _ = sum_up(steps, context(), end_ns)
+    figures = utilization_figures(requests, sums, context(), end_ns)
+    latencies = {name: request_latency(requests, name) for name in ("queue", "e2e")}
     end_s = end_ns / SECOND
     waits_s, sojourns_s = latencies["queue"].sum(), latencies["e2e"].sum()
     assert figures["waiting_seqs_mean"] * end_s == pytest.approx(waits_s, rel=1e-12, abs=1e-9)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.metrics.latency import Sample
+from kvsim.metrics.sample import Sample
 
 weighted_values = st.lists(
     st.tuples(

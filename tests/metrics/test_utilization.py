@@ -3,15 +3,20 @@ import pytest
 
 from kvsim.metrics import StepCosts
 from kvsim.metrics.definitions import KV_PARTS
-from kvsim.metrics.utilization import time_in_window_ns, utilization_figures
+from kvsim.metrics.step_sums import sum_up, time_in_window_ns
+from kvsim.metrics.utilization import utilization_figures
 
 SECOND = 1_000_000_000
+
+
+def figures_of(requests, steps, run, window_ns):
+    return utilization_figures(requests, sum_up(steps, run, window_ns)[0], run, window_ns)
 
 
 @pytest.fixture
 def figures(small_run, context):
     requests, steps, _ = small_run
-    return utilization_figures(requests, steps, context(), 10 * SECOND)
+    return figures_of(requests, steps, context(), 10 * SECOND)
 
 
 def test_steps_are_cut_at_the_window(small_run):
@@ -44,9 +49,9 @@ def test_the_split_of_the_kv_cache_is_over_busy_time(figures):
 
 def test_peaks_are_those_of_the_window(small_run, context):
     requests, steps, _ = small_run
-    early = utilization_figures(requests, steps, context(), 8 * SECOND)
+    early = figures_of(requests, steps, context(), 8 * SECOND)
     assert (early["running_seqs_max"], early["waiting_seqs_max"]) == (2, 1)
-    late = utilization_figures(requests, steps, context(), 8 * SECOND + 1)
+    late = figures_of(requests, steps, context(), 8 * SECOND + 1)
     assert (late["running_seqs_max"], late["waiting_seqs_max"]) == (3, 2)
 
 
@@ -63,27 +68,29 @@ def test_replicas_share_the_window(small_run, context, figures):
     second = {name: column.copy() for name, column in steps.items()}
     second["replica"][:] = 1
     both = {name: np.concatenate((steps[name], second[name])) for name in steps}
-    twice = utilization_figures(requests, both, context(replicas=2), 10 * SECOND)
+    twice = figures_of(requests, both, context(replicas=2), 10 * SECOND)
     same = ("busy_fraction", "running_seqs_mean", "kv_utilization_mean", "kv_held_share_mean")
     assert {name: twice[name] for name in same} == pytest.approx({n: figures[n] for n in same})
-    half_idle = utilization_figures(requests, steps, context(replicas=2), 10 * SECOND)
+    half_idle = figures_of(requests, steps, context(replicas=2), 10 * SECOND)
     assert half_idle["busy_fraction"] == pytest.approx(0.3)
     assert half_idle["kv_utilization_mean"] == pytest.approx(0.145)
 
 
 def test_work_of_a_step_counts_by_its_share_in_the_window(small_run, context):
     requests, steps, _ = small_run
-    costs = StepCosts((), np.array([10.0, 20, 40]), np.array([1.0, 2, 8]), 5.0, 2.0)
-    run = context(step_costs=costs, replicas=2)
-    figures = utilization_figures(requests, steps, run, 10 * SECOND)
+    costs = StepCosts((), np.array([10.0, 20, 40]), np.array([1.0, 2, 8]))
+    run = context(
+        costs_of=lambda _: costs, peak_flop_per_s=5.0, peak_hbm_bytes_per_s=2.0, replicas=2
+    )
+    figures = figures_of(requests, steps, run, 10 * SECOND)
     assert figures["mfu"] == pytest.approx((10 + 20 + 40 / 2) / (10 * 5 * 2))
     assert figures["mbu"] == pytest.approx((1 + 2 + 8 / 2) / (10 * 2 * 2))
 
 
 def test_without_peaks_there_is_no_mfu(small_run, context):
     requests, steps, _ = small_run
-    costs = StepCosts((), np.ones(3), np.ones(3), 0.0, 0.0)
-    figures = utilization_figures(requests, steps, context(step_costs=costs), 10 * SECOND)
+    costs = StepCosts((), np.ones(3), np.ones(3))
+    figures = figures_of(requests, steps, context(costs_of=lambda _: costs), 10 * SECOND)
     assert figures["mfu"] is None
     assert figures["mbu"] is None
 
@@ -93,7 +100,7 @@ def test_a_day_of_a_large_pool_does_not_overflow(table, context):
     steps = table("steps", [{"duration_ns": day_ns, "kv_held_tokens": 10**7}] * 3)
     steps["start_ns"] = np.arange(3) * day_ns
     run = context(kv_capacity_tokens=2 * 10**7)
-    figures = utilization_figures(table("requests", []), steps, run, 3 * day_ns)
+    figures = figures_of(table("requests", []), steps, run, 3 * day_ns)
     assert figures["kv_utilization_mean"] == pytest.approx(0.5)
 
 
@@ -101,8 +108,8 @@ def test_saved_by_sharing_goes_by_time(small_run, context):
     """Weights 1, 3, 2 s: 30 and 20 slots shared; sequences own 16, 60 and 80."""
     requests, steps, _ = small_run
     shared = {**steps, "shared_kv_tokens": np.array([0, 30, 20])}
-    found = utilization_figures(requests, shared, context(), 10 * SECOND)
+    found = figures_of(requests, shared, context(), 10 * SECOND)
     saved, owned = 3 * 30 + 2 * 20, 16 + 3 * 60 + 2 * 80
     assert found["kv_saved_by_sharing"] == pytest.approx(saved / (saved + owned))
     idle = {name: column[:0] for name, column in shared.items()}
-    assert utilization_figures(requests, idle, context(), SECOND)["kv_saved_by_sharing"] is None
+    assert figures_of(requests, idle, context(), SECOND)["kv_saved_by_sharing"] is None

@@ -91,6 +91,20 @@ def test_settings_that_it_has_no_choice_about_are_refused_in_one_go(kind):
     }
 
 
+def test_whole_prompts_get_the_budget_that_the_longest_one_needs():
+    long = {"max_model_len": 30_000}
+    assert resolve(scenario("vllm_v0", long)).engine.max_num_batched_tokens == 30_000
+    assert resolve(scenario("sarathi", long)).engine.max_num_batched_tokens == 2048
+    found = problems("vllm_v0", {**long, "max_num_batched_tokens": 2048})
+    assert list(found) == ["engine.max_num_batched_tokens"]
+
+
+def test_the_null_block_came_with_v1():
+    assert not resolve(scenario("vllm_v0")).scenario.kv_cache.null_block
+    kept = {"kind": "paged", "null_block": True}
+    assert resolve(scenario("vllm_v0", kv_cache=kept)).scenario.kv_cache.null_block
+
+
 def test_values_that_say_the_same_are_welcome():
     off = {"async_scheduling": False, "enable_prefix_caching": False, "max_num_active_seqs": None}
     assert not resolve(scenario("orca", {**SHORT, **off})).engine.async_scheduling

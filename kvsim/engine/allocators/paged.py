@@ -84,6 +84,7 @@ class PagedPool:
         "_free_blocks",
         "_max_model_len",
         "_num_blocks",
+        "_owed_blocks",
         "_resident",
         "_resident_blocks",
         "_spare",
@@ -114,6 +115,7 @@ class PagedPool:
         self._free_blocks: list[int] = []  # the last one is the front of the queue
         self._unused = range(self._first_block, shape.num_gpu_blocks)  # taken in ascending order
         self._tables: dict[int, list[int]] = {}
+        self._owed_blocks = 0  # taken, but in nobody's table yet
         self._spare: dict[int, int] = {}  # slots beyond the length: less than a block
         # Owners of a block beyond its first; a block with one owner has no entry.
         self._co_owners: dict[int, int] = {}
@@ -170,18 +172,19 @@ class PagedPool:
             return self._append_copying(seq, tokens)
         return self._extend(seq, tokens)
 
-    def append_in_turn(self, seqs: Sequence[int], blocks: int) -> None:
-        """Give full sequences one block after the other, in turn, until they got so many in sum.
+    def owe(self, blocks: int) -> None:
+        """Count blocks as taken, of which `settle` will say whose they are; there are enough."""
+        self._count_taken(blocks)
+        self._owed_blocks += blocks
 
-        There are enough, and nobody shares their last blocks.
-        """
-        tables, taken = self._tables, self._take(blocks)
-        if blocks == len(seqs):
-            for seq, block in zip(seqs, taken, strict=True):
-                tables[seq].append(block)
-        else:
-            for place, seq in enumerate(seqs):
-                tables[seq] += taken[place :: len(seqs)]
+    def settle(self, seq: int, tokens: int) -> None:
+        """Give a sequence of so many tokens the blocks that it is still owed."""
+        table = self._tables[seq]
+        missing = -(-tokens // self._block_size) - len(table)
+        if missing > 0:
+            self._owed_blocks -= missing
+            self._count_taken(-missing)
+            table += self._take(missing)
 
     def release(self, seq: int, computed_tokens: int) -> None:
         """Do nothing: full attention reads all tokens."""
@@ -315,8 +318,8 @@ class PagedPool:
         require(fates == list(used), "a block is lost, or both owned and free")
         spares_fit = all(0 <= spare < self._block_size for spare in self._spare.values())
         require(spares_fit, "a table is longer or shorter than its sequence")
-        taken = len(counted) * self._block_size
-        free_blocks = len(free) + len(self._unused)
+        taken = (len(counted) + self._owed_blocks) * self._block_size
+        free_blocks = len(free) + len(self._unused) - self._owed_blocks
         require_sums(self, taken, 0, free_blocks * self._block_size)
         shared_tokens = (sum(counted.values()) - len(counted)) * self._block_size
         shared_tokens -= self.resident_tokens

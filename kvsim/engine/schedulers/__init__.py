@@ -118,18 +118,15 @@ class Growth:
     """What steps that were skipped have done to the KV pool.
 
     Attributes:
-        grown: Requests that got room, with the place of the step in which they last did.
-        taken_tokens: Of the pool, after each step.
-        reusable_tokens: Of the pool, after each of them.
-        given_back_tokens: Its `shared_tokens` and `released_tokens`, after each of them.
-        shared_tokens: Of the pool, after each of them.
+        steps: How many there were.
+        growth: How many sequences took a block in the first step, the second, ...; after as many
+            steps it begins again. None if the pool has been changed by the first step only.
+        grown: Requests that got room in the first step then.
     """
 
-    grown: list[tuple[int, Request]]
-    taken_tokens: list[int]
-    reusable_tokens: int
-    given_back_tokens: int
-    shared_tokens: int
+    steps: int
+    growth: list[int] | None
+    grown: Sequence[Request] = ()
 
 
 class WaitingQueue(Protocol):

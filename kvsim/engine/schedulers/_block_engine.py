@@ -1,7 +1,6 @@
 """What vLLM V0 and its descendants share: blocks on demand, and the latest request gives way."""
 
 from collections.abc import Collection, Sequence
-from itertools import accumulate, cycle, islice
 
 from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.allocators.paged import PagedPool
@@ -97,6 +96,8 @@ class BlockEngine:
         seqs = len(self.decoding)
         if not seqs or seqs < len(self.running) or not self._nobody_comes():
             return 0
+        if self.plan.paused:  # in the last step: the next one is to tell since when
+            return 0
         if not isinstance(self.allocator, PagedPool) or self.allocator.shared_tokens:
             return 0
         free_blocks = self.allocator.free_tokens // self.allocator.growth_tokens
@@ -110,22 +111,14 @@ class BlockEngine:
 
     def skip(self, step: int, steps: int) -> Growth:
         """Do for quiet steps at once what `schedule` would do in each."""
-        allocator, size = self.allocator, self.allocator.growth_tokens
-        assert isinstance(allocator, PagedPool)
-        taken_tokens = [allocator.taken_tokens] * steps
-        each_beat = [self.decoding.due(beats) for beats in range(min(steps, size))]
-        grown = [
-            (place + (steps - 1 - place) // size * size, request)
-            for place, due in enumerate(each_beat)
-            for request in due
-        ]
-        if grown:
-            blocks = list(accumulate(islice(cycle(map(len, each_beat)), steps)))
-            taken_tokens = [allocator.taken_tokens + size * count for count in blocks]
-            allocator.append_in_turn([request.number for _, request in grown], blocks[-1])
-        self.decoding.beat(steps)
-        given_back_tokens = allocator.shared_tokens - allocator.shared_empty_tokens
-        return Growth(grown, taken_tokens, 0, given_back_tokens, allocator.shared_tokens)
+        allocator, decoding = self.allocator, self.decoding
+        size = allocator.growth_tokens
+        growth = [decoding.due_seqs(beats) for beats in range(min(steps, size))]
+        for beats in range(steps):
+            for request in decoding.due(beats):
+                allocator.append(request.number, size)
+        decoding.beat(steps)
+        return Growth(steps, growth)
 
     def _nobody_comes(self) -> bool:
         """Tell whether nobody waits, or those who do lack what only somebody's end can give."""

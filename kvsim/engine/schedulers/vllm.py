@@ -8,7 +8,6 @@ filled their last block. Only these, the prefilling ones and the admitted ones a
 import math
 from bisect import insort
 from collections.abc import Collection, Sequence
-from itertools import accumulate, cycle, islice
 from typing import Literal
 
 from kvsim.engine.allocators import KVAllocator, Shortage
@@ -82,6 +81,7 @@ class VllmScheduler:
         self._caches = config.enable_prefix_caching and self._growth_tokens > 0
         # Decoding requests by the step (modulo block size) in which they need a block, by rank.
         self._due: list[dict[int, Request]] = [{} for _ in range(max(1, self._growth_tokens))]
+        self._due_seqs = [0] * (2 * len(self._due))  # how many these are, twice in a row
         # Computed tokens, modulo growth, at which a decoding request takes or gives back KV slots.
         self._slides = bool(allocator.release_offsets)
         # With a step in flight windows are one token behind (R41), and else they catch up.
@@ -181,7 +181,7 @@ class VllmScheduler:
         if -(-most // self._growth_tokens) * decode_seqs * each <= free_blocks:
             return most
         for place in range(most):
-            free_blocks -= len(self._due[(step + place) % self._growth_tokens]) * each
+            free_blocks -= self._due_seqs[(step + place) % self._growth_tokens] * each
             if free_blocks < 0:
                 return place
         return most
@@ -190,44 +190,45 @@ class VllmScheduler:
         """Do for quiet steps at once what `schedule` would do in each: so many, or the first."""
         self._in_flight = self.most_in_flight - 1
         self._left_waiting = bool(self.waiting)
+        growth: Growth
         if self._plain_pool:
-            growth = self._grow_in_turn(self._plain_pool, step, steps)
+            growth = Growth(steps, self._grow_in_turn(self._plain_pool, step, steps))
         elif self._growth_tokens:
-            growth = self._touch_once(step, steps)
+            steps = self._untouched(step, steps)
+            growth = Growth(steps, None, self._touch(step))
         else:
-            growth = _passed(self.allocator, steps)
-        self.decode_context_tokens += self.decode_seqs * len(growth.taken_tokens)
+            growth = Growth(steps, None)
+        self.decode_context_tokens += self.decode_seqs * steps
         return growth
 
-    def _grow_in_turn(self, pool: PagedPool, step: int, steps: int) -> Growth:
-        """Fill the blocks of all steps at once: each sequence needs one in a round of growth."""
+    def _grow_in_turn(self, pool: PagedPool, step: int, steps: int) -> list[int]:
+        """Count the blocks that steps fill; return how many in each, for a round of growth.
+
+        In as many steps as a block has tokens each sequence needs one.
+        """
         size = self._growth_tokens
-        each_step = [self._due[each % size] for each in range(step, step + min(steps, size))]
-        growth = _passed(pool, steps)
-        for place, due in enumerate(each_step):
-            if due:
-                last = place + (steps - 1 - place) // size * size
-                growth.grown += [(last, request) for request in _by_rank(due)]
-        if growth.grown:
-            blocks = list(accumulate(islice(cycle(map(len, each_step)), steps)))
-            growth.taken_tokens = [pool.taken_tokens + size * count for count in blocks]
-            pool.append_in_turn([request.number for _, request in growth.grown], blocks[-1])
-        return growth
+        rounds, rest = divmod(steps, size)
+        first = step % size
+        blocks = self._due_seqs[first : first + size]
+        pool.owe(rounds * self.decode_seqs + sum(blocks[:rest]))
+        return blocks
 
-    def _touch_once(self, step: int, steps: int) -> Growth:
-        """Do what the first step needs, and pass those behind it that need nothing."""
+    def _touch(self, step: int) -> Sequence[Request]:
+        """Do for a quiet step what its decodes need; return those that grew."""
         plan = self._plan
         plan.grown = NOBODY
         if due := self._due_in(step):
             self._grow(step, plan, _by_rank(due))
         if self._caches:
             self._publish(step)
+        return plan.grown
+
+    def _untouched(self, step: int, steps: int) -> int:
+        """Return how many steps from `step` on need nothing beyond what the first one needs."""
         passed = 1
         while passed < steps and not self._touches(step + passed):
             passed += 1
-        growth = _passed(self.allocator, passed)
-        growth.grown += [(0, each) for each in plan.grown]
-        return growth
+        return passed
 
     def _touches(self, step: int) -> bool:
         """Tell whether a decoding request takes or gives back slots in a step, or fills a block."""
@@ -475,6 +476,8 @@ class VllmScheduler:
         self._unfile(request)
         self._fresh.pop(request.rank, None)
         request.stop_decoding(step)
+        if self._plain_pool:
+            self._plain_pool.settle(request.number, request.computed_tokens)
         self.decode_seqs -= 1
         self.decode_context_tokens -= request.computed_tokens
 
@@ -484,11 +487,19 @@ class VllmScheduler:
 
     def _file(self, request: Request) -> None:
         if self._growth_tokens:
-            self._due[-request.offset % self._growth_tokens][request.rank] = request
+            place = -request.offset % self._growth_tokens
+            self._due[place][request.rank] = request
+            self._count_due(place, 1)
 
     def _unfile(self, request: Request) -> None:
         if self._growth_tokens:
-            del self._due[-request.offset % self._growth_tokens][request.rank]
+            place = -request.offset % self._growth_tokens
+            del self._due[place][request.rank]
+            self._count_due(place, -1)
+
+    def _count_due(self, place: int, seqs: int) -> None:
+        self._due_seqs[place] += seqs
+        self._due_seqs[place + self._growth_tokens] += seqs
 
     def _throttles(self, step: int) -> bool:
         """Tell whether this step must do no prefill work, so that decodes go on smoothly (R9)."""
@@ -579,14 +590,6 @@ class VllmScheduler:
         request.slotless_tokens = max(0, beyond_tokens)
         self.running[request.rank] = request
         self.prefilling.append(request)
-
-
-def _passed(allocator: KVAllocator, steps: int) -> Growth:
-    """Return that steps have passed after which the pool is as it is now."""
-    shared_tokens = allocator.shared_tokens
-    given_back_tokens = shared_tokens + allocator.released_tokens
-    taken_tokens = [allocator.taken_tokens] * steps
-    return Growth([], taken_tokens, allocator.reusable_tokens, given_back_tokens, shared_tokens)
 
 
 def _by_rank(requests: dict[int, Request]) -> list[Request]:
