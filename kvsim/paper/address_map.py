@@ -46,8 +46,8 @@ class AddressMap:
 def address_map(path: Path, variant: str, begin_s: float, end_s: float) -> AddressMap:
     """Simulate a variant up to `end_s`, and look at its first replica from `begin_s` on.
 
-    Its engine has to schedule each step by itself, as earlier ones do: where quiet stretches are
-    passed as one, blocks are seen later than they are taken.
+    Where an engine passes a quiet stretch of steps as one, blocks that are taken in it are seen at
+    its end.
 
     Raises:
         InputError: The file is wrong, or such a server would not start.

@@ -67,7 +67,15 @@ class Finding:
         }
 
 
-HEADER = ("", "printed", "kvsim", "ratio", "has to be", "holds", "where and why they differ")
+HEADER = (
+    "",
+    "printed or claimed",
+    "kvsim",
+    "ratio",
+    "has to be",
+    "holds",
+    "where and why they differ",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,9 @@ def chapter(results: Mapping[str, Summary]) -> Chapter:
     batch = {load: gains[load][0] for load in LOADS}
     chart = bars(
         "gains",
-        f"{batch['memory_bound']:.1f} times the batch serves {served['memory_bound']:.1f} times as "
-        f"much, or, with other requests, {batch['compute_bound']:.1f} times the batch "
-        f"{served['compute_bound']:.1f} times",
+        f"{batch['memory_bound']:.1f} times the batch is {served['memory_bound']:.1f} times the "
+        f"throughput with long answers; with long prompts {batch['compute_bound']:.1f} times the "
+        f"batch is {served['compute_bound']:.1f} times the throughput",
         "Paged over contiguous (2048 tokens reserved), OPT-13B on one A100-40GB, a batch job.",
         "x",
         list(_SHOWN.values()),

@@ -1,9 +1,10 @@
 """The page: each figure of the paper, ours beside it, the ratio, and where and why they differ."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kvsim.paper.chapter import Chapter
-from kvsim.report.figure import Section, Table
+from kvsim.report.figure import Chart, Section, Table
 from kvsim.report.shell import render_page
 
 METHOD = (
@@ -20,10 +21,10 @@ METHOD = (
 def build_page(chapters: Sequence[Chapter], command: str) -> str:
     """Return the page as one HTML text; the same input gives the same text."""
     sections = [
-        Section(one.key, one.short, one.title, one.charts, one.sentence, one.table())
+        Section(one.key, one.short, one.title, _apart(one), one.sentence, one.table())
         for one in chapters
     ]
-    charts = [chart for one in chapters for chart in one.charts]
+    charts = [chart for section in sections for chart in section.charts]
     return render_page(
         "paper.html.j2",
         charts,
@@ -33,6 +34,11 @@ def build_page(chapters: Sequence[Chapter], command: str) -> str:
         chapters=sections,
         command=command,
     )
+
+
+def _apart(chapter: Chapter) -> list[Chart]:
+    """Return the charts with keys that no chapter and no other chapter's chart has."""
+    return [replace(chart, key=f"chart-{chapter.key}-{chart.key}") for chart in chapter.charts]
 
 
 def verdict(chapters: Sequence[Chapter]) -> str:

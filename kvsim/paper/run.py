@@ -81,11 +81,13 @@ def run_chapters(
         for key in sorted(CHAPTERS, key=lambda key: key not in _HEAVIEST)
         for name, task in CHAPTERS[key].tasks(folder, quick).items()
     }
-    results: dict[str, dict[str, Any]] = {key: {} for key in CHAPTERS}
-    for done, ((key, name), result) in enumerate(_results(tasks, jobs), start=1):
-        results[key][name] = result
+    found: dict[tuple[str, str], Any] = {}
+    for place, result in _results(tasks, jobs):
+        found[place] = result
         if tell:
-            tell(done, len(tasks))
+            tell(len(found), len(tasks))
+    # In the order of the tasks, however they were done.
+    results = {key: {n: found[k, n] for k, n in tasks if k == key} for key in CHAPTERS}
     return [module.chapter(results[key]) for key, module in CHAPTERS.items()]
 
 

@@ -1,10 +1,13 @@
 """Figures beside printed ones: ratios, bounds, and what the page makes of them."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
 from kvsim.paper.chapter import HEADER, Chapter, Finding, about, within
+from kvsim.paper.charts import bars
 from kvsim.paper.page import build_page, verdict
 from kvsim.paper.run import as_document
 
@@ -55,10 +58,13 @@ def test_the_page_tells_what_holds_and_what_does_not():
         "Shares <of> memory",
         "What it is.",
         [Finding("one", "", 1.0, 1.0, (0, 2)), Finding("other", "", 1.0, 5.0, (0, 2), "because")],
+        [bars("figure2", "Title", "What.", "%", ["a<br>b"], {"ours": [1.0]})],
     )
     assert verdict([chapter]) == "1 of 2 figures of the paper are within their bounds"
-    page = build_page([chapter], "kvsim paper")
-    assert page == build_page([chapter], "kvsim paper")
+    page = build_page([chapter, replace(chapter, key="figure3")], "kvsim paper")
+    places = re.findall(r'id="([^"]+)"', page.split("<script")[0])
+    assert len(places) == len(set(places))
+    assert page == build_page([chapter, replace(chapter, key="figure3")], "kvsim paper")
     assert "Shares &lt;of&gt; memory" in page
     assert "because" in page
     document = json.loads(json.dumps(as_document([chapter])))
