@@ -255,7 +255,7 @@ UNIT_SUFFIXES = (
 # Counts, numbers and ratios: no unit.
 DIMENSIONLESS = {
     "request", "group", "replica", "step", "preemptions",  # columns that number or count
-    "session", "attempt",
+    "session", "attempt", "beam_width", "beam_turnover",
     "users", "groups", "distinct_prompts", "turns_mean", "calls_mean", "max_retries", "multiplier",
     "jitter", "weight", "priority", "max_concurrency", "hour", "think_cv", "tool_cv", "noise_cv",
     "tool_result_cv", "zipf_exponent", "balance_abs", "balance_rel", "match_fraction",
