@@ -253,7 +253,7 @@ def test_the_last_sample_of_a_group_is_alone_and_recomputed():
     groups = [Group(0, 40, [60]), Group(1, 40, [2, 2, 60])]
     _, trace = steps_of(groups, config=TIGHT)
     kinds = [EVENT_KINDS[kind] for kind in trace.tables["events"]["event"].tolist()]
-    assert kinds == ["preempted", "resumed"]
+    assert [kind for kind in kinds if kind != "delayed"] == ["preempted", "resumed"]
     assert trace.tables["requests"]["recomputed_tokens"].sum() > 0
 
 
