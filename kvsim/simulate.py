@@ -42,6 +42,7 @@ def simulate(
         build_allocator=variant.build_allocator,
         cost=variant.cost,
         copy_ns_per_token=_copy_ns_per_token(variant),
+        build_scheduler=variant.build_scheduler,
         front_end=variant.profile.front_end if variant.profile else None,
     )
     cluster = Cluster(requests, fleet, sink, progress)

@@ -33,8 +33,13 @@ HEAD_LACKS = (
     # Where another setting is what binds: max_num_active_seqs instead of max_num_seqs,
     # max_num_scheduled_tokens instead of max_num_batched_tokens, prefill_schedule_interval.
     *("watermark", "active_sequence_slot", "scheduled_token_budget", "prefill_step"),
+    # Of earlier engines: swapped requests come first; a static batch takes nobody in.
+    *("swapped", "batch_end"),
 )
-EVENT_KINDS = ("preempted", "resumed", "rejected", "evicted", "compacted")
+EVENT_KINDS = (
+    *("preempted", "resumed", "rejected", "evicted", "compacted"),
+    *("swapped_out", "swapped_in", "delayed"),
+)
 
 REQUESTS = (
     Column("request", "count", "Number of the request as it was drawn, from 0; retries come after"),
@@ -87,6 +92,10 @@ STEPS = (
     Column("kv_holes_tokens", "tokens", "Free slots in holes too small to be used"),
     Column("kv_reusable_tokens", "tokens", "Free slots that hold prefixes which can be found"),
     Column("kv_free_tokens", "tokens", "Other free slots that can be used"),
+    Column("paused_seqs", "seqs", "Sequences that decode, but not in this iteration (V0)"),
+    Column("swapped_seqs", "seqs", "Sequences swapped out to the host, after scheduling"),
+    Column("swap_ns", "ns", "Copying of swapped blocks in this iteration, before the model runs"),
+    Column("late_seqs", "seqs", "Decoding sequences that paused before it or were swapped in"),
 )
 
 EVENTS = (
@@ -95,11 +104,12 @@ EVENTS = (
     Column("step", "count", "Iteration of the replica, -1 if none"),
     Column("request", "count", "Request, -1 if none"),
     Column("event", "code", "What happened", EVENT_KINDS),
-    Column("tokens", "tokens", "Tokens lost, moved or refused"),
+    Column("tokens", "tokens", "Tokens lost, moved or refused; delayed: that came late"),
     Column(
         "gap_ns",
         "ns",
-        "resumed: time between the tokens around the preemption; compacted: time of the copy",
+        "resumed, swapped_in, delayed: time between the tokens around the preemption or pause; "
+        "compacted: time of the copy",
     ),
 )
 

@@ -248,7 +248,7 @@ def test_scenarios_begin_with_the_question_they_answer():
 # Units stand in names
 
 UNIT_SUFFIXES = (
-    "_ns", "_s", "_bytes", "_tokens", "_blocks", "_seqs", "_pairs", "_fraction",
+    "_ns", "_s", "_bytes", "_gib", "_tokens", "_blocks", "_seqs", "_pairs", "_fraction",
     "_usd_per_gpu_hour",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.clients import Clients, RequestReader
 from kvsim.engine.clock import Clock, Instant
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.laws import Population, StepLaws
+from kvsim.engine.laws import Population, StepLaws, check_swap_space
 from kvsim.engine.loads import load_of
 from kvsim.engine.recorder import Recorder, Sink
 from kvsim.engine.replica import Replica
@@ -352,6 +352,8 @@ class Cluster:
         for allocator in self._allocators:
             allocator.check()
             require(allocator.taken_tokens == 0, "all KV slots come back")
+        for replica in self._replicas:
+            check_swap_space(replica.scheduler.swap_space)
         self._step_laws.check_tokens(self._population)
         require(
             sum(replica.held_tokens + replica.inside_tokens for replica in self._replicas) == 0,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.engine.request import Request
+from kvsim.engine.swap_space import SwapSpace
 from kvsim.errors import require
 from kvsim.tables import EVENT_KINDS, EVENTS, OUTCOMES, STEPS
 
@@ -81,6 +82,14 @@ class StepLaws:
             == population.generated_tokens + population.discarded_tokens - prompts,
             "tokens decoded in steps = tokens generated or discarded, but for those after a prompt",
         )
+
+
+def check_swap_space(swap_space: SwapSpace | None) -> None:
+    """Check, once all requests have left, that nothing of them is left in the host's memory."""
+    if swap_space is not None:
+        swap_space.check()
+        nothing_left = swap_space.free_blocks == swap_space.capacity_blocks
+        require(nothing_left, "all CPU blocks come back")
 
 
 class Population:

@@ -8,8 +8,8 @@ While the same sequences just decode, the loop plans a whole stretch of steps an
 over (`stretch.py`). Who looks at the replica meanwhile calls `catch_up` first.
 """
 
-from collections import deque
-from collections.abc import Generator, Sequence
+from collections import Counter, deque
+from collections.abc import Generator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Any, Protocol
@@ -28,6 +28,10 @@ from kvsim.tables import EVENT_KINDS
 PREEMPTED = EVENT_KINDS.index("preempted")
 RESUMED = EVENT_KINDS.index("resumed")
 COMPACTED = EVENT_KINDS.index("compacted")
+SWAPPED_OUT = EVENT_KINDS.index("swapped_out")
+SWAPPED_IN = EVENT_KINDS.index("swapped_in")
+DELAYED = EVENT_KINDS.index("delayed")
+NOBODY_LATE: Mapping[int, int] = {}
 MOST_FRUITLESS_STEPS = 10_000
 MOST_PLANNED_STEPS = 1024  # at once: what is planned may be dropped
 LEAST_PLANNED_STEPS = 3  # fewer are faster one by one
@@ -58,7 +62,7 @@ class Batch:
     It is used again for a later step, so that a step makes no object.
     """
 
-    __slots__ = ("end_ns", "matters", "parted", "prompts", "step")
+    __slots__ = ("back", "end_ns", "late", "matters", "parted", "prompts", "step")
 
     def __init__(self) -> None:
         self.step = -1
@@ -70,6 +74,8 @@ class Batch:
         self.matters = False  # its end means more to anybody
         self.prompts: Sequence[tuple[Request, int]] = ()  # it completes them; their known tokens
         self.parted: Sequence[Request] = ()  # have stopped decoding, and still get its token (R42)
+        self.back: Sequence[Request] = ()  # were swapped in for it
+        self.late: Mapping[int, int] = NOBODY_LATE  # go on after a pause: since when, how many
 
 
 class Replica:
@@ -126,6 +132,7 @@ class Replica:
         self._ending: dict[int, list[Request]] = {}
         self._ends: list[int] = []  # heap of the steps in `_ending`, and of some that are over
         self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
+        self._paused_ns: dict[int, int] = {}  # last token of those that decode, but not just now
         # Requests by the step in which they take the last block of their answer, and these steps.
         self._filling: dict[int, list[tuple[Request, int]]] = {}
         self._fillings: list[int] = []
@@ -210,7 +217,7 @@ class Replica:
         while True:
             if coming and coming[0].queued_ns <= now_ns:
                 self._take_in(now_ns)
-            if scheduler.running or scheduler.waiting:
+            if scheduler.running or scheduler.waiting or scheduler.swapped:
                 if self._plan_stretch(now_ns):
                     yield self._alarm.set(stretch.over_ns - now_ns)
                     self._commit(stretch.planned)
@@ -371,6 +378,10 @@ class Replica:
                 allocator.holes_tokens,
                 reusable_tokens,
                 allocator.taken_tokens + allocator.free_tokens - reusable_tokens,
+                0,
+                len(scheduler.swapped),
+                0,
+                0,
             ),
             stretch.durations_ns[place : place + growth.steps],
             growth.growth or NO_GROWTH,
@@ -410,12 +421,13 @@ class Replica:
         """
         waiting = self.scheduler.waiting
         awaits = bool(waiting) and waiting.head.awaiting
-        makes_progress = self.may_stall or awaits or bool(plan.preempted)
+        lost = bool(plan.preempted or plan.swapped_out)
+        makes_progress = self.may_stall or awaits or lost
         require(makes_progress, "a replica with work makes progress")
         self._awaits = True
         if self._most_in_flight == 1:
             yield self._alarm.set(self._cost.step_ns(0, 0, 0, 0, 0.0))
-        if self._awaits and not plan.preempted:
+        if self._awaits and not lost:
             yield self._sleep()
         self._sleeps = self._awaits = False
         self._drop_aborted()
@@ -424,8 +436,11 @@ class Replica:
 
     def _begin(self, plan: Plan, now_ns: int) -> bool:
         """Account for a scheduled step and record it; False if it computes nothing."""
-        if plan.preempted or plan.stalled:
+        if plan.preempted or plan.stalled or plan.swapped_out:
             self._note_losers(plan)
+        late_seqs = 0
+        if plan.paused or plan.swapped_in or self._paused_ns:
+            late_seqs = self._note_absences(plan)
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
         step, ending = self.step, self._ending
@@ -441,13 +456,14 @@ class Replica:
         duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
         if plan.admitted:
             duration_ns += self._compact()
+        duration_ns += plan.copy_ns
         # If the step before it is in flight, it starts when that one ends.
         start_ns = now_ns if now_ns > self._free_at_ns else self._free_at_ns
         batch = self._batches[step % self._most_in_flight]
         batch.step = step
         batch.end_ns = self._free_at_ns = start_ns + duration_ns
-        discarded_seqs = self._discarded_seqs() if step - 1 in ending else 0
-        self.held_tokens += tokens
+        discarded_seqs = self._discarded_seqs() if step - 1 in ending else plan.ended_seqs
+        self.held_tokens += tokens - plan.ended_seqs
         scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
         held = self.held_tokens * self._slots_per_token
         held -= allocator.shared_tokens + allocator.released_tokens
@@ -471,7 +487,7 @@ class Replica:
                 discarded_seqs,
                 len(scheduler.running),
                 len(scheduler.waiting),
-                len(plan.preempted),
+                len(plan.preempted) + len(plan.swapped_out),
                 plan.head_lacks,
                 held,
                 allocator.taken_tokens - held - inside,
@@ -480,10 +496,16 @@ class Replica:
                 allocator.holes_tokens,
                 reusable,
                 allocator.free_tokens - reusable,
+                len(plan.paused),
+                len(scheduler.swapped),
+                plan.copy_ns,
+                late_seqs,
             )
         )
         if plan.chunks:
             self._advance_chunks(plan, batch)
+        if plan.swapped_in:
+            batch.back, batch.matters = plan.swapped_in, True
         if step in ending:
             batch.matters = True
             self._rest_ended()
@@ -595,6 +617,32 @@ class Replica:
             self._stop_decoding(request)
         if plan.preempted:
             self._note_preempted(plan)
+        for request in plan.swapped_out:
+            self._lose_slots(request, SWAPPED_OUT)
+
+    def _note_absences(self, plan: Plan) -> int:
+        """Move the ends of those who decode, but not in this step, and of those who are back.
+
+        Return how many tokens of this step come later after the ones before than it lasts.
+        """
+        now_ns, batch = self._clock.now, self._batch(self.step)
+        late_seqs = len(plan.swapped_in)
+        if not plan.paused:
+            since_ns = [ns for number, ns in self._paused_ns.items() if number in self._last_steps]
+            batch.late, batch.matters = Counter(since_ns), True
+            late_seqs += len(since_ns)
+            self._paused_ns.clear()
+        for request in plan.paused:
+            self._paused_ns.setdefault(request.number, now_ns)
+            last_step = self._last_steps[request.number]
+            self._ending[last_step].remove(request)
+            self._end_at(request, last_step + 1)
+        for request in plan.swapped_in:
+            self.held_tokens += request.computed_before(self.step)
+            left_tokens = self._answers_tokens[request.number] - request.generated_tokens
+            self._end_at(request, self.step + left_tokens - 1)
+            self._own(request)
+        return late_seqs
 
     def _note_preempted(self, plan: Plan) -> None:
         self._fruitless_steps = 0 if plan.decode_seqs else self._fruitless_steps + 1
@@ -602,9 +650,12 @@ class Replica:
             raise InputError(LIVELOCK)
         self._home.requeued()
         for request in plan.preempted:
-            self._stop_decoding(request)
-            self._disown(request)
-            self._event(PREEMPTED, self.step, request.number, request.computed_tokens)
+            self._lose_slots(request, PREEMPTED)
+
+    def _lose_slots(self, request: Request, how: int) -> None:
+        self._stop_decoding(request)
+        self._disown(request)
+        self._event(how, self.step, request.number, request.computed_tokens)
 
     def _stop_decoding(self, request: Request) -> None:
         last_step = self._last_steps.pop(request.number, None)
@@ -615,7 +666,7 @@ class Replica:
             batch.parted, batch.matters = [*batch.parted, request], True
             request.awaiting = True
         else:
-            request.last_token_ns = self._clock.now
+            request.last_token_ns = self._paused_ns.get(request.number, self._clock.now)
         if last_step >= self.step:  # else it ends with the token in flight
             self._ending[last_step].remove(request)
 
@@ -648,11 +699,15 @@ class Replica:
             self._note_token(request, known_tokens, batch.step)
         if batch.parted:
             self._note_parted(batch)
+        for request in batch.back:
+            self._note_back(request, batch.step)
+        for since_ns, tokens in batch.late.items():
+            self._event(DELAYED, batch.step, -1, tokens, self._clock.now - since_ns)
         ended = self._ending.pop(batch.step, None)
         if ended:
             if len(ended) > 1:
                 ended.sort(key=_place_in_step)
-            for request in ended:
+            for request in self.scheduler.leaving(ended, self.step):
                 self._finish(request)
         if self._aborted:
             self._drop_aborted()
@@ -664,6 +719,8 @@ class Replica:
             if request.rank >= 0:
                 self._drop(request)
         self._aborted.clear()
+        for request in self.scheduler.leaving((), self.step):
+            self._finish(request)
 
     def _note_token(self, request: Request, known_tokens: int, step: int) -> None:
         """Note the token that follows a prompt which was computed for the first time or again."""
@@ -674,6 +731,12 @@ class Replica:
         else:
             gap_ns = now_ns - request.last_token_ns
             self._event(RESUMED, step, request.number, known_tokens, gap_ns)
+
+    def _note_back(self, request: Request, step: int) -> None:
+        """Note the first token of a request since it was swapped in."""
+        tokens = request.computed_before(step)
+        gap_ns = self._clock.now - request.last_token_ns
+        self._event(SWAPPED_IN, step, request.number, tokens, gap_ns)
 
     def _note_parted(self, batch: Batch) -> None:
         """Give those who stopped decoding meanwhile the token that was in flight (R42)."""

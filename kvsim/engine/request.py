@@ -168,6 +168,11 @@ class Request:
         self.chunk_tokens = 0
         self.offset = self.known_tokens - step
 
+    def go_on_decoding(self, step: int) -> None:
+        """Decode again in `step`, with all as it was when it stopped."""
+        self.decoding = True
+        self.offset = self.computed_tokens - step
+
     def stop_decoding(self, step: int) -> None:
         """Bring the counters up to date as they are before `step` is computed."""
         self.decoding = False

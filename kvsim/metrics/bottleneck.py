@@ -27,12 +27,15 @@ _CAUSES = {
     "active_sequence_slot": "max_num_active_seqs: the head of the queue lacked a sequence slot",
     "scheduled_token_budget": "max_num_scheduled_tokens: the head of the queue lacked token budget",
     "prefill_step": "prefill_schedule_interval: the head of the queue awaited a step with prefills",
+    "swapped": "Preemptions: the head of the queue was held back by swapped requests",
+    "batch_end": "Static batching: the head of the queue awaited the end of the batch",
 }
 _BOUNDS = {
     "hbm": "HBM-bound",
     "compute": "compute-bound",
     "communication": "communication",
     "host": "host overhead",
+    "host_link": "bound by the link to the host",
     "unknown": "of unknown bound",
 }
 
@@ -43,6 +46,14 @@ class _Compaction(NamedTuple):
     component: str = "compaction"
     bound: str = "hbm"
     basis: str = "given"
+
+
+class _Swapping(NamedTuple):
+    """The copying of swapped blocks to the host and back, before the model runs."""
+
+    component: str = "swapping"
+    bound: str = "host_link"
+    basis: str = "physical"
 
 
 def limits(requests: Columns, sums: StepSums, events: Columns) -> dict[str, Any]:
@@ -89,7 +100,9 @@ def _part_times_ns(events: Columns, sums: StepSums) -> list[tuple[CostPart, floa
         return []
     parts_ns = list(zip(sums.parts, sums.parts_ns.tolist(), strict=True))
     copies_ns = float(events["gap_ns"][events["event"] == _COMPACTED].sum())
-    return [*parts_ns, (_Compaction(), copies_ns)] if copies_ns else parts_ns
+    swaps_ns = float(sums.swap_ns)
+    copies: list[tuple[CostPart, float]] = [(_Compaction(), copies_ns), (_Swapping(), swaps_ns)]
+    return [*parts_ns, *((part, part_ns) for part, part_ns in copies if part_ns)]
 
 
 def _shares(

@@ -8,7 +8,13 @@ from kvsim.metrics import StepCosts
 from kvsim.tables import EVENT_KINDS, Columns
 
 _COMPACTED = EVENT_KINDS.index("compacted")
-YIELDED_AT_THE_END = ("prefill_seqs", "prefill_tokens", "decode_seqs", "discarded_seqs")
+YIELDED_AT_THE_END = (
+    "prefill_seqs",
+    "prefill_tokens",
+    "decode_seqs",
+    "discarded_seqs",
+    "late_seqs",
+)
 
 
 def cut_steps(
@@ -23,6 +29,8 @@ def cut_steps(
     inside_ns = np.clip(end_ns - steps["start_ns"], 0, whole_ns)
     done = steps["start_ns"] + whole_ns < end_ns  # at the cut itself nothing happens anymore
     ended = {name: np.where(done, steps[name], 0) for name in YIELDED_AT_THE_END}
+    if "swap_ns" in steps:  # copies come first in a step
+        ended["swap_ns"] = np.minimum(steps["swap_ns"], inside_ns)
     steps = {**steps, "duration_ns": inside_ns, **ended}
     if costs is None:
         return steps, None

@@ -274,7 +274,7 @@ BATCH = (
         "count",
         "lower",
         "sum of preemptions",
-        "How often a sequence lost its KV cache and had to be computed again",
+        "How often a sequence lost its KV cache, to be computed again or swapped in",
     ),
     Metric(
         "recomputed_tokens",
@@ -283,6 +283,22 @@ BATCH = (
         "lower",
         "sum of recomputed_tokens",
         "Tokens computed again after preemptions",
+    ),
+    Metric(
+        "swapped_tokens",
+        "Swapped tokens",
+        "tokens",
+        "lower",
+        "sum of tokens of swapped_out events",
+        "Tokens whose KV cache was copied to the host; each comes back unless its client gives up",
+    ),
+    Metric(
+        "swap_time_fraction",
+        "Time of swapping",
+        "fraction",
+        "lower",
+        "sum of swap_ns / sum of duration_ns",
+        "Share of the step time in which swapped blocks are copied",
     ),
 )
 

@@ -2,8 +2,9 @@
 
 A step of duration d with n decoding sequences is n gaps of d; a discarded token makes none. The
 chunk that computes a preempted request again is no decode row, so the event `resumed` adds that one
-longer gap. Percentiles are exact: gaps are counted in bins of about 0.1 % of their length, then the
-bins that hold a wanted percentile are looked at once more.
+longer gap. Who was swapped in or paused before a step is late in it: the events `swapped_in` and
+`delayed` tell these gaps. Percentiles are exact: gaps are counted in bins of about 0.1 % of their
+length, then the bins that hold a wanted percentile are looked at once more.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,8 @@ from kvsim.metrics.sample import Sample
 from kvsim.tables import EVENT_KINDS, Columns, batches, row_count
 from kvsim.units import NS_PER_S
 
-_RESUMED = EVENT_KINDS.index("resumed")
+_ONE_LONGER = [EVENT_KINDS.index(kind) for kind in ("resumed", "swapped_in")]
+_DELAYED = EVENT_KINDS.index("delayed")
 _READ = ("start_ns", "duration_ns", *YIELDED_AT_THE_END)
 _BATCH_ROWS = 65_536
 _DROPPED_BITS = 13  # of the 23 of a float's mantissa: what remains tells 0.1 % apart
@@ -70,15 +72,16 @@ _BINS = int(_bins(np.array([2**63 - 1]))[0]) + 1
 def step_gaps(steps: Columns, warmup_ns: int) -> tuple[Ints, Ints]:
     """Return the duration of each step that starts after the warm-up, and how many gaps it is."""
     after = steps["start_ns"] >= warmup_ns
-    tokens = steps["decode_seqs"] - steps["discarded_seqs"]
+    tokens = steps["decode_seqs"] - steps["discarded_seqs"] - steps["late_seqs"]
     return steps["duration_ns"][after], tokens[after]
 
 
 def event_gaps(events: Columns, warmup_ns: int) -> tuple[Ints, Ints]:
-    """Return the gaps around preemptions that end after the warm-up, each once."""
-    resumed = (events["event"] == _RESUMED) & (events["time_ns"] >= warmup_ns)
-    gaps_ns = events["gap_ns"][resumed]
-    return gaps_ns, np.ones_like(gaps_ns)
+    """Return the gaps around preemptions and pauses that end after the warm-up."""
+    kinds, after = events["event"], events["time_ns"] >= warmup_ns
+    counts = np.where(kinds == _DELAYED, events["tokens"], np.isin(kinds, _ONE_LONGER))
+    told = after & (counts > 0)
+    return events["gap_ns"][told], counts[told].astype(np.int64)
 
 
 def itl_statistics(

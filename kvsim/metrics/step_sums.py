@@ -28,6 +28,7 @@ class StepSums:
         steps: Number of steps.
         tokens: Tokens computed in them.
         time_ns: Sum of their durations.
+        swap_ns: What of it swapped blocks were copied.
         waiting_ns: That of steps with requests waiting, by what the head lacks, as `HEAD_LACKS`.
         window_ns: That inside the window.
         levels: Names of what is averaged over time: sequences, KV slots by use.
@@ -41,6 +42,7 @@ class StepSums:
     steps: int
     tokens: int
     time_ns: int
+    swap_ns: int
     waiting_ns: NDArray[np.int64]
     window_ns: int
     levels: tuple[str, ...]
@@ -64,6 +66,7 @@ class StepSums:
             self.steps + other.steps,
             self.tokens + other.tokens,
             self.time_ns + other.time_ns,
+            self.swap_ns + other.swap_ns,
             self.waiting_ns + other.waiting_ns,
             self.window_ns + other.window_ns,
             self.levels,
@@ -139,6 +142,7 @@ def _sums_of(steps: Columns, costs: StepCosts | None, window_ns: int) -> StepSum
         len(inside_ns),
         int(steps["prefill_tokens"].sum() + steps["decode_seqs"].sum()),
         int(steps["duration_ns"].sum()),
+        int(steps["swap_ns"].sum()),
         _waiting_ns(steps),
         int(inside_ns.sum()),
         tuple(levels),

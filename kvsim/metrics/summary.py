@@ -17,7 +17,7 @@ from kvsim.metrics.throughput import (
     throughput_figures,
     window_ns,
 )
-from kvsim.metrics.utilization import utilization_figures
+from kvsim.metrics.utilization import swap_figures, utilization_figures
 from kvsim.tables import Columns
 
 Summary = dict[str, Any]
@@ -41,6 +41,7 @@ COMPARED = (
     "e2e_p50_s",
     "e2e_p99_s",
     "preemptions_total",
+    "swapped_tokens",
     "prefix_hit_fraction",
     "requests_rejected",
     "requests_timed_out",
@@ -50,6 +51,7 @@ COMPARED = (
 )
 # Of these, those are left out that are zero, or unknown, in all variants.
 _IF_ANY = {
+    "swapped_tokens",
     "prefix_hit_fraction",
     "requests_rejected",
     "requests_timed_out",
@@ -85,6 +87,7 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
         **throughput_figures(requests, last_step_ns, context),
         **latency_figures(statistics),
         **utilization_figures(requests, sums, context, window),
+        **swap_figures(events, sums),
         "waiting_fraction": waiting_fraction(sums),
     }
     figures = {name: finite_or_none(found[name]) for name in METRICS}

@@ -3,8 +3,10 @@
 from kvsim.metrics import Figures, RunContext
 from kvsim.metrics.definitions import KV_PARTS
 from kvsim.metrics.step_sums import StepSums
-from kvsim.tables import Columns
+from kvsim.tables import EVENT_KINDS, Columns
 from kvsim.units import NS_PER_S
+
+_SWAPPED_OUT = EVENT_KINDS.index("swapped_out")
 
 
 def utilization_figures(
@@ -21,6 +23,15 @@ def utilization_figures(
         **_hardware_figures(sums, context, window_ns),
         "preemptions_total": int(requests["preemptions"].sum()),
         "recomputed_tokens": int(requests["recomputed_tokens"].sum()),
+    }
+
+
+def swap_figures(events: Columns, sums: StepSums) -> Figures:
+    """Return how much was swapped out to the host, and what the copies took of the steps."""
+    out = events["event"] == _SWAPPED_OUT
+    return {
+        "swapped_tokens": int(events["tokens"][out].sum()),
+        "swap_time_fraction": sums.swap_ns / sums.time_ns if sums.time_ns else None,
     }
 
 

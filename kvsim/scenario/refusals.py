@@ -47,8 +47,8 @@ REFUSED: Mapping[str, Refusal] = {
         _ZERO,
     ),
     "swap_space": Refusal(
-        "vLLM V1 does not swap, and neither does kvsim; remove it: preempted requests are "
-        "recomputed",
+        "vLLM V1 does not swap: preempted requests are recomputed; remove it, or write "
+        "scheduler: {kind: vllm_v0, preemption: swap, swap_space_gib: 4}",
         _ZERO,
     ),
     "cpu_offload_gb": Refusal(
@@ -59,7 +59,7 @@ REFUSED: Mapping[str, Refusal] = {
     "enable_lora": Refusal("LoRA adapters are not modeled; remove it"),
     "max_loras": Refusal("LoRA adapters are not modeled; remove it", _ONE),
     "max_lora_rank": Refusal("LoRA adapters are not modeled; remove it", _UNSET),
-    "num_scheduler_steps": Refusal("vLLM V1 has no multi-step scheduling; remove it", _ONE),
+    "num_scheduler_steps": Refusal("multi-step scheduling is not modeled; remove it", _ONE),
     "max_num_partial_prefills": Refusal(_PARTIAL_PREFILLS, _ONE),
     "max_long_partial_prefills": Refusal(_PARTIAL_PREFILLS, _ONE),
     "scheduler_delay_factor": Refusal("vLLM V1 has no scheduler delay; remove it", _ZERO),

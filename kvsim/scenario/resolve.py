@@ -1,6 +1,6 @@
 """Scenario → everything a simulation needs, with the defaults of vLLM filled in."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ from kvsim.policy import Parameters
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.notes import notes_on
 from kvsim.scenario.profiles import EngineProfile, load_profile
+from kvsim.scenario.scheduling import as_scheduled, at_whole_prompts, scheduler_problems
 from kvsim.scenario.schema import (
     BASE,
     MOST_BLOCKS,
@@ -58,10 +59,11 @@ def resolve(scenario: Scenario, name: str = BASE, base_dir: Path | None = None) 
         InputError: Settings that vLLM refuses, a model that does not fit the GPU, or one whose
             steps can't be priced.
     """
+    as_written, scenario = scenario, as_scheduled(scenario)
     gpu = load_gpu(scenario.gpu) if isinstance(scenario.gpu, str) else scenario.gpu.spec()
     model = _served(load_model(scenario.model, base_dir), scenario.engine, gpu)
-    flags = _memory_flags(scenario.engine, model, gpu)
-    _check(model, scenario, flags)
+    flags = at_whole_prompts(scenario, _memory_flags(scenario.engine, model, gpu))
+    _check(model, scenario, flags, scheduler_problems(as_written, model, gpu, flags))
     price = _price(scenario, gpu)
     memory = _at("engine", lambda: memory_budget(model, gpu, flags))
     if memory.num_gpu_blocks > MOST_BLOCKS:
@@ -183,10 +185,12 @@ def _check_layout(model: ModelSpec, replicas: int, parallel: Parallelism) -> Ite
         yield Problem(what, path="engine.data_parallel_size")
 
 
-def _check(model: ModelSpec, scenario: Scenario, flags: MemoryFlags) -> None:
-    """Refuse what vLLM refuses at start-up, all of it in one go."""
+def _check(
+    model: ModelSpec, scenario: Scenario, flags: MemoryFlags, further: Iterable[Problem]
+) -> None:
+    """Refuse what vLLM refuses at start-up, and `further` problems, all of it in one go."""
     engine = scenario.engine
-    problems = list(_check_layout(model, scenario.replicas, flags.parallel))
+    problems = [*further, *_check_layout(model, scenario.replicas, flags.parallel)]
     try:
         model.check_tensor_parallel(flags.tensor_parallel_size)
     except InputError as error:

@@ -22,6 +22,7 @@ from pydantic import (
 import kvsim.cost.overheads
 import kvsim.engine.allocators
 import kvsim.engine.routers
+import kvsim.engine.schedulers
 from kvsim.cost.front_end import FrontEnd
 from kvsim.cost.layers import All2AllBackend
 from kvsim.cost.moe import Routing
@@ -32,6 +33,8 @@ from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.routers.prefix_aware import PrefixAware
 from kvsim.engine.routers.round_robin import RoundRobin
+from kvsim.engine.schedulers.vllm import Vllm
+from kvsim.engine.schedulers.vllm_v0 import VllmV0
 from kvsim.errors import InputError, did_you_mean
 from kvsim.gpu import CustomGpu
 from kvsim.memory import refuse_several_kv_sizes
@@ -103,10 +106,12 @@ Slo = dict[Annotated[str, AfterValidator(_is_target)], Seconds]
 if TYPE_CHECKING:
     AnyAllocator = Paged | Contiguous
     AnyRouter = RoundRobin | PrefixAware
+    AnyScheduler = Vllm | VllmV0
     AnyOverhead = AsyncEngine
 else:
     AnyAllocator = _policy_of(kvsim.engine.allocators, "paged")
     AnyRouter = _policy_of(kvsim.engine.routers, "round_robin")
+    AnyScheduler = _policy_of(kvsim.engine.schedulers, "vllm")
     AnyOverhead = _policy_of(kvsim.cost.overheads, "async_engine")
 
 
@@ -263,6 +268,8 @@ class Scenario(Parameters):
     """Settings of each replica, under the names of `vllm serve`."""
     kv_cache: AnyAllocator = Paged()
     """How the KV cache is laid out."""
+    scheduler: AnyScheduler = Vllm()
+    """Who runs in a step: vLLM V1's scheduler, or that of an engine of 2022 to 2024."""
     replicas: int = Field(default=1, ge=1, le=1024)
     """Equal servers, each with its own GPUs."""
     routing: AnyRouter = RoundRobin()

@@ -11,6 +11,8 @@ from kvsim.engine.allocators import KVAllocator, PoolShape
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import RequestView
+from kvsim.engine.schedulers import KVBlock, Scheduler, WaitingQueue
+from kvsim.engine.schedulers.vllm import Vllm
 from kvsim.gpu import GpuSpec, Price
 from kvsim.memory import MemoryBudget, slots_of
 from kvsim.model import ModelSpec
@@ -70,9 +72,24 @@ class ResolvedVariant:
         layout = self.scenario.kv_cache
         return layout.build(PoolShape.of(self.engine, answer_tokens if layout.is_oracle else None))
 
+    def build_scheduler(
+        self, config: EngineConfig, allocator: KVAllocator, waiting: WaitingQueue
+    ) -> Scheduler:
+        """Return the scheduler of one replica."""
+        return self.scenario.scheduler.build(config, allocator, waiting, self.kv_block)
+
+    @property
+    def kv_block(self) -> KVBlock | None:
+        """A block of the KV cache on one GPU; None if the GPU's link to its host is not known."""
+        if self.gpu.pcie_bytes_per_s is None:
+            return None
+        layers = -(-self.model.num_layers // self.scenario.engine.pipeline_parallel_size)
+        return KVBlock(self.memory.block_bytes, 2 * layers, self.gpu.pcie_bytes_per_s)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the resolved values, ready for JSON."""
-        written = self.scenario.model_dump(mode="json", exclude={"name", "variants"})
+        usual = {"scheduler"} if isinstance(self.scenario.scheduler, Vllm) else set()
+        written = self.scenario.model_dump(mode="json", exclude={"name", "variants", *usual})
         return written | {
             "model": _model_facts(self.model),
             "gpu": self.gpu.as_dict(),

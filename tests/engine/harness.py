@@ -15,11 +15,13 @@ from kvsim.engine.allocators.paged import Paged, PagedPool
 from kvsim.engine.cluster import Cluster, Fleet, RunTotals
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.routers.round_robin import RoundRobin
-from kvsim.engine.schedulers import Plan, WaitingQueue
-from kvsim.engine.schedulers.vllm import VllmScheduler
+from kvsim.engine.schedulers import KVBlock, Plan, SchedulerPolicy, WaitingQueue
+from kvsim.engine.schedulers.vllm import Vllm, VllmScheduler
 from kvsim.policy import Policy
 from kvsim.tables import TABLES
 from kvsim.workload.requests import RequestTable, Segments
+
+BLOCK = KVBlock(size_bytes=1024, tensors=4, link_bytes_per_s=32e9)
 
 
 class Note(NamedTuple):
@@ -111,6 +113,7 @@ def run(
     until_ns: int | None = None,
     spy: bool = False,
     front_end: FrontEnd | None = None,
+    scheduler: SchedulerPolicy | None = None,
     plans_ahead: bool = True,
 ) -> Trace:
     """Run a cluster and collect everything it records."""
@@ -121,7 +124,7 @@ def run(
     def build_scheduler(config, allocator, waiting):
         if spy:
             return SpyScheduler(config, allocator, waiting, notes, lambda: cluster._clock.now)
-        return VllmScheduler(config, allocator, waiting)
+        return (scheduler or Vllm()).build(config, allocator, waiting, BLOCK)
 
     fleet = Fleet(
         config,

@@ -95,7 +95,7 @@ def test_variants_side_by_side(small_run, context):
     slower = {**requests, "first_token_ns": np.where(first_ns < 0, -1, first_ns + SECOND)}
     other = summarize(slower, steps, events, context(horizon_ns=10 * SECOND))
     rows = {row["name"]: row for row in compare({"base": base, "slow": other})}
-    never = {"prefix_hit_fraction", "requests_timed_out", "retries_total"}
+    never = {"prefix_hit_fraction", "requests_timed_out", "retries_total", "swapped_tokens"}
     assert list(rows) == [name for name in COMPARED if name not in never]
     assert rows["ttft_p50_s"]["values"] == {"base": 2.5, "slow": 3.5}
     assert rows["ttft_p50_s"]["ratios"] == {"base": 1.0, "slow": 1.4}

@@ -7,14 +7,23 @@ filled their last block. Only these, the prefilling ones and the admitted ones a
 
 import math
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Literal
 
 from kvsim.engine.allocators import KVAllocator, Shortage
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import Request
-from kvsim.engine.schedulers import Growth, Plan, WaitingQueue
+from kvsim.engine.schedulers import (
+    Growth,
+    KVBlock,
+    Plan,
+    Scheduler,
+    SchedulerPolicy,
+    WaitingQueue,
+)
 from kvsim.engine.schedulers.queues import VICTIMS
+from kvsim.engine.swap_space import SwapSpace
 from kvsim.errors import require
 from kvsim.tables import HEAD_LACKS
 
@@ -34,8 +43,27 @@ LACKS = {
 NOBODY: Sequence[Request] = ()
 
 
+class Vllm(SchedulerPolicy):
+    """The scheduler of vLLM V1, as the fields of `engine` set it."""
+
+    kind: Literal["vllm"] = "vllm"
+
+    def build(
+        self,
+        config: EngineConfig,
+        allocator: KVAllocator,
+        waiting: WaitingQueue,
+        block: KVBlock | None = None,
+    ) -> Scheduler:
+        """Return a scheduler of one replica."""
+        return VllmScheduler(config, allocator, waiting)
+
+
 class VllmScheduler:
     """Continuous batching: running requests first, then waiting ones, one token budget (R1, R2)."""
+
+    swap_space: SwapSpace | None = None
+    swapped: Collection[Request] = ()
 
     def __init__(self, config: EngineConfig, allocator: KVAllocator, waiting: WaitingQueue) -> None:
         """Schedule from `waiting`, which several replicas may share."""
@@ -223,6 +251,10 @@ class VllmScheduler:
         """Schedule nothing more for a request from `step` on: its last token is in flight (R40)."""
         self._stop_decoding(request, step)
         self._resting.add(request.rank)
+
+    def leaving(self, ended: Sequence[Request], step: int) -> Sequence[Request]:
+        """Return all whose answers are complete."""
+        return ended
 
     def finish(self, request: Request, step: int) -> None:
         """Forget a request that has ended before `step`, and free its KV slots."""
