@@ -211,33 +211,26 @@ class Replica:
         if self.may_stall:
             self.wake()
 
-    def _run(self) -> Generator[Event, Any, None]:  # noqa: C901: the loop is one piece
-        scheduler, schedule, begin = self.scheduler, self.scheduler.schedule, self._begin
-        clock, batches, most_in_flight = self._clock, self._batches, self._most_in_flight
+    def _run(self) -> Generator[Event, Any, None]:
+        scheduler, batches, most_in_flight = self.scheduler, self._batches, self._most_in_flight
         coming, stretch, now_ns = self._coming, self._stretch, 0
         while True:
             if coming and coming[0].queued_ns <= now_ns:
                 self._take_in(now_ns)
-            if not (scheduler.running or scheduler.waiting or scheduler.swapped):
-                if self._oldest_step == self.step:
-                    yield self._sleep()
-                    self._sleeps = self._awaits = False
-                    now_ns = clock.now
+            if scheduler.running or scheduler.waiting or scheduler.swapped:
+                if self._plan_stretch(now_ns):
+                    yield self._alarm.set(stretch.over_ns - now_ns)
+                    self._commit(stretch.planned)
+                    now_ns = stretch.over_ns
+                elif plan := self._start(now_ns):
+                    yield from self._stall(plan)
+                    now_ns = self._clock.now
                     continue
-            elif self._plan_stretch(now_ns):
-                yield self._alarm.set(stretch.over_ns - now_ns)
-                self._commit(stretch.planned)
-                now_ns = stretch.over_ns
-            else:
-                plan = schedule(self.step, self.step - self._oldest_step)
-                if begin(plan, now_ns):
-                    if self.step - self._oldest_step < most_in_flight:
-                        continue
-                elif self._oldest_step == self.step:
-                    if most_in_flight == 1 or not plan.preempted:  # else it costs nothing
-                        yield from self._stall(plan)
-                        now_ns = clock.now
-                    continue
+            elif self._oldest_step == self.step:
+                yield self._sleep()
+                self._sleeps = self._awaits = False
+                now_ns = self._clock.now
+                continue
             batch = batches[self._oldest_step % most_in_flight]
             if batch.end_ns > now_ns:
                 yield self._alarm.set(batch.end_ns - now_ns)
@@ -245,6 +238,19 @@ class Replica:
             self._oldest_step += 1
             if batch.matters:
                 self._complete(batch)
+
+    def _start(self, now_ns: int) -> Plan | None:
+        """Schedule until enough steps are in flight; return the plan if none can be."""
+        scheduler, most_in_flight = self.scheduler, self._most_in_flight
+        while self.step - self._oldest_step < most_in_flight:
+            plan = scheduler.schedule(self.step, self.step - self._oldest_step)
+            if self._begin(plan, now_ns):
+                continue
+            if self._oldest_step < self.step:
+                return None
+            if most_in_flight == 1 or not plan.preempted:  # else it costs nothing
+                return plan
+        return None
 
     def _take_in(self, now_ns: int) -> None:
         """Put those into the queue who have come."""
