@@ -169,8 +169,7 @@ class TableWriter:
             return
         zeros = _as_arrow(np.zeros(len(chunk), dtype=np.int32))
         arrays: list[pa.Array] = [pa.DictionaryArray.from_arrays(zeros, _texts([variant]))]
-        for index, column in enumerate(self._columns):
-            values = np.ascontiguousarray(chunk[:, index])
+        for column, values in zip(self._columns, np.ascontiguousarray(chunk.T), strict=True):
             if column.codes:
                 codes = _as_arrow(values.astype(np.int32))
                 arrays.append(pa.DictionaryArray.from_arrays(codes, self._names[column.name]))
@@ -233,7 +232,7 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
             parts = file.iter_batches(
                 row_groups=self._groups, columns=list(names), use_threads=False
             )
-            schema = pa.schema([field for field in file.schema_arrow if field.name in names])
+            schema = pa.schema([file.schema_arrow.field(name) for name in names])
             held = pa.Table.from_batches([], schema)
             for size in sizes:
                 while held.num_rows < size:
