@@ -18,6 +18,8 @@ def random_steps(count):
     steps["head_lacks"] = rng.integers(0, len(HEAD_LACKS), count)
     steps["waiting_seqs"] = rng.integers(0, 3, count)
     steps["discarded_seqs"] = np.minimum(steps["discarded_seqs"], steps["decode_seqs"])
+    rest = steps["decode_seqs"] - steps["discarded_seqs"]
+    steps["late_seqs"] = np.minimum(steps["late_seqs"] % 9, rest)
     return steps
 
 
@@ -60,6 +62,6 @@ def test_sums_are_those_of_numpy_over_whole_columns(context):
     assert sums.work.tolist() == [costs.model_flop.sum(), costs.hbm_bytes.sum()]
     assert sums.peak("free") == steps["kv_free_tokens"].max()
     assert sums.time_ns == sums.window_ns == steps["duration_ns"].sum()
-    tokens = steps["decode_seqs"] - steps["discarded_seqs"]
+    tokens = steps["decode_seqs"] - steps["discarded_seqs"] - steps["late_seqs"]
     assert gaps.gaps == gaps.by_bin.sum() == tokens.sum()
     assert gaps.total_ns == sum(map(int.__mul__, steps["duration_ns"].tolist(), tokens.tolist()))
