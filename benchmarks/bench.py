@@ -1,44 +1,129 @@
-"""Runs all benchmarks, prints one table beside the recorded figures; `--record` renews these.
+"""Runs the benchmarks and prints one table beside the recorded figures: `bench.py [NAME ...]`.
+
+`--huge` adds those that take minutes: a million requests, and a fleet of 64 replicas for an hour.
+`--record` renews the record of what was measured.
 
 Counts are deterministic: where one differs from the record, the results of the engine have
-changed. Times and memory depend on the machine; the ratio depends on it least.
+changed. Times and memory depend on the machine; ratios depend on it least.
 """
 
 import json
+import math
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import batches
 import prefix_cache
-import run_chat
+import processes
 import step_loop
 
-RECORD = Path(__file__).with_name("results.json")
-Results = dict[str, dict[str, float | int]]
+HERE = Path(__file__).parent
+RECORD = HERE / "results.json"
+Figures = dict[str, float | int]
+Results = dict[str, Figures]
+
+ROUNDS = {
+    "common_1000": 11,
+    "common_10000": 5,
+    "common_100000": 1,
+    "quiet": 5,
+    "overload": 5,
+    "long_answers": 5,
+}
+HUGE = ("common_1000000", "fleet")
+COUNTS = {"steps", "events", "cached_tokens"}
 # Benchmark, figure → least or greatest value.
-AT_LEAST = {(name, "ratio"): step_loop.TARGET_RATIO for name in step_loop.ROUNDS}
+AT_LEAST = {
+    ("common_1000", "ratio"): 0.6,
+    ("common_10000", "ratio"): 0.6,
+    ("common_100000", "ratio"): 0.6,
+    ("quiet", "ratio"): 1.0,
+    ("overload", "ratio"): 0.08,
+}
 AT_MOST = {
-    ("prefix_cache", "loop_cpu_s"): prefix_cache.LOOP_TARGET_S,
-    ("run_chat", "wall_s"): run_chat.CHAT_TARGET_S,
-    ("help", "wall_s"): run_chat.HELP_TARGET_S,
+    ("common_1000", "wall_s"): 0.8,
+    ("common_10000", "wall_s"): 1.2,
+    ("common_10000", "loop_cpu_s"): 0.3,
+    ("common_100000", "wall_s"): 4.0,
+    ("growth", "exponent"): 1.05,
+    ("growth", "bytes_per_request"): 300,
+    ("long_answers", "times_common_1000"): 6.0,
+    ("batches", "large_over_small"): 1.0,
+    ("fleet", "wall_s"): 90.0,
+    ("fleet", "peak_rss_mib"): 2000,
+    ("prefix_cache", "loop_cpu_s"): 30.0,
+    ("chat_with_report", "wall_s"): 15.0,
+    ("help", "wall_s"): 0.4,
 }
 
 
 def main() -> int:
     """Measure; return 1 if a target is missed."""
-    found: Results = {name: step_loop.measure(name) for name in step_loop.ROUNDS}
-    found["prefix_cache"] = prefix_cache.measure()
-    found["run_chat"] = run_chat.measure_chat()
-    found["help"] = run_chat.measure_help()
+    options = {each for each in sys.argv[1:] if each.startswith("--")}
+    wanted = set(sys.argv[1:]) - options
     recorded: Results = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    print(f"{'benchmark':<14}{'figure':<16}{'now':>10}{'recorded':>10}  target")
-    missed = [
-        _show(benchmark, figure, value, recorded.get(benchmark, {}).get(figure))
-        for benchmark, figures in found.items()
-        for figure, value in figures.items()
-    ]
-    if "--record" in sys.argv:
-        RECORD.write_text(json.dumps(found, indent=2) + "\n")
-    return int(any(missed))
+    found: Results = {}
+    missed = False
+    print(f"{'benchmark':<17}{'figure':<18}{'now':>12}{'recorded':>12}  target")
+    for name, measure in benchmarks(found, "--huge" in options):
+        if wanted and name not in wanted:
+            continue
+        found[name] = measure()
+        for figure, value in found[name].items():
+            missed |= _show(name, figure, value, recorded.get(name, {}).get(figure))
+    if "--record" in options:
+        RECORD.write_text(json.dumps(recorded | found, indent=2) + "\n")
+    return int(missed)
+
+
+def benchmarks(found: Results, huge: bool) -> Iterator[tuple[str, Callable[[], Figures]]]:
+    """Yield names and what measures them; some compare what was `found` before."""
+    for name, rounds in ROUNDS.items():
+        yield name, lambda name=name, rounds=rounds: _scenario(name, rounds, found)
+    if huge:
+        for name in HUGE:
+            yield name, lambda name=name: _whole(name)
+    yield "growth", lambda: _growth(found)
+    yield "batches", batches.measure
+    yield "prefix_cache", prefix_cache.measure
+    for name, options in (("chat_with_report", ()), ("chat_without", ("--no-report",))):
+        yield (
+            name,
+            lambda options=options: processes.measure_run(
+                "scenarios/chat.yaml", *options, rounds=3
+            ),
+        )
+    yield "help", lambda: processes.measure("--help", rounds=11)
+
+
+def _whole(name: str, rounds: int = 1) -> Figures:
+    return processes.measure_run(str(HERE / f"{name}.yaml"), "--no-report", rounds=rounds)
+
+
+def _scenario(name: str, rounds: int, found: Results) -> Figures:
+    """Measure the loop of a scenario, the whole process, and it beside what it is compared with."""
+    figures = step_loop.measure(name, rounds) | _whole(name, min(rounds, 3))
+    if name == "long_answers" and "common_1000" in found:
+        times = figures["loop_cpu_s"] / found["common_1000"]["loop_cpu_s"]
+        figures["times_common_1000"] = round(times, 2)
+    return figures
+
+
+def _growth(found: Results) -> Figures:
+    """Return how the time of the loop, and memory, grow with the requests of the common workload.
+
+    Memory is compared where buffers of a fixed size are full.
+    """
+    figures: Figures = {}
+    few, many, most = (found.get(f"common_{size}") for size in (1_000, 100_000, 1_000_000))
+    if few and many:
+        times = many["loop_cpu_s"] / few["loop_cpu_s"]
+        figures["exponent"] = round(math.log(times) / math.log(100), 3)
+    if many and most:
+        grown = (most["peak_rss_mib"] - many["peak_rss_mib"]) * 2**20
+        figures["bytes_per_request"] = round(grown / 900_000)
+    return figures
 
 
 def _show(benchmark: str, figure: str, now: float, recorded: float | None) -> bool:
@@ -49,11 +134,11 @@ def _show(benchmark: str, figure: str, now: float, recorded: float | None) -> bo
         missed, target = now < AT_LEAST[key], f">= {AT_LEAST[key]}"
     elif key in AT_MOST:
         missed, target = now > AT_MOST[key], f"<= {AT_MOST[key]}"
-    elif figure in {"steps", "events", "cached_tokens"} and recorded not in {None, now}:
+    elif figure in COUNTS and recorded not in {None, now}:
         target = "the engine's results have changed"
     before = "" if recorded is None else f"{recorded:,}"
     verdict = f"{target} {'MISSED' if missed else 'met'}" if key in AT_LEAST | AT_MOST else target
-    print(f"{benchmark:<14}{figure:<16}{now:>10,}{before:>10}  {verdict}".rstrip())
+    print(f"{benchmark:<17}{figure:<18}{now:>12,}{before:>12}  {verdict}".rstrip(), flush=True)
     return missed
 
 

@@ -26,7 +26,6 @@ from kvsim.scenario.resolve import resolve_all
 from kvsim.simulate import simulate
 from kvsim.tables import REQUESTS
 
-LOOP_TARGET_S = 30.0
 REQUESTS_OF_LOG = 12_031
 HASHED_TOKENS = 512  # of each of the log's hashes
 BLOCK_TOKENS = 16
@@ -131,7 +130,7 @@ def main() -> None:
     """Measure once, of the log given or of a drawn one."""
     arguments = [each for each in sys.argv[1:] if each != "--once"]
     if "--once" not in sys.argv:
-        print("prefix_cache", measure(*arguments), f"target: {LOOP_TARGET_S} s")
+        print("prefix_cache", measure(*arguments))
         return
     with tempfile.TemporaryDirectory() as folder:
         log = Path(arguments[0] if arguments else Path(folder) / "drawn.jsonl")

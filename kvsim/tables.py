@@ -175,8 +175,7 @@ class TableWriter:
             return
         zeros = _as_arrow(np.zeros(len(chunk), dtype=np.int32))
         arrays: list[pa.Array] = [pa.DictionaryArray.from_arrays(zeros, _texts([variant]))]
-        for index, column in enumerate(self._columns):
-            values = np.ascontiguousarray(chunk[:, index])
+        for column, values in zip(self._columns, np.ascontiguousarray(chunk.T), strict=True):
             if column.codes:
                 codes = _as_arrow(values.astype(np.int32))
                 arrays.append(pa.DictionaryArray.from_arrays(codes, self._names[column.name]))
@@ -224,13 +223,22 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
         # Reading ahead would hold all of the file that is asked for.
         return pq.ParquetFile(self._path, metadata=self._metadata, pre_buffer=False)
 
+    def chunks(self, names: Sequence[str]) -> Iterator[Columns]:
+        """Yield the rows of some columns as they were written, chunk by chunk; at least one."""
+        if not self._groups:
+            yield {name: np.zeros(0, dtype=np.int64) for name in names}
+        with self._opened() as file:
+            for group in self._groups:
+                chunk = file.read_row_group(group, list(names), use_threads=False)
+                yield {name: _numbers(chunk.column(name), self._codes[name]) for name in names}
+
     def batches(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[Columns]:
         """Yield the rows of some columns in batches of these sizes, one after the other."""
         with self._opened() as file:
             parts = file.iter_batches(
                 row_groups=self._groups, columns=list(names), use_threads=False
             )
-            schema = pa.schema([field for field in file.schema_arrow if field.name in names])
+            schema = pa.schema([file.schema_arrow.field(name) for name in names])
             held = pa.Table.from_batches([], schema)
             for size in sizes:
                 while held.num_rows < size:
@@ -270,6 +278,13 @@ def batches(table: Columns, names: Sequence[str], sizes: Sequence[int]) -> Itera
     for size in sizes:
         yield {name: table[name][start : start + size] for name in names}
         start += size
+
+
+def chunks(table: Columns, names: Sequence[str]) -> Iterator[Columns]:
+    """Yield the rows chunk by chunk; a table in memory is one chunk."""
+    if isinstance(table, StoredTable):
+        return table.chunks(names)
+    return iter([table])
 
 
 def read_table(

@@ -14,11 +14,12 @@ from kvsim.conformance.recording import Recording, to_ns
 from kvsim.conformance.step_time import recorded_step_time
 from kvsim.engine.allocators import KVAllocator, PoolShape
 from kvsim.engine.allocators.paged import Paged
-from kvsim.engine.cluster import FINISHED, Cluster, Fleet
+from kvsim.engine.cluster import FINISHED, BuildScheduler, Cluster, Fleet
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.engine.schedulers import WaitingQueue
 from kvsim.engine.schedulers.vllm import VllmScheduler
+from kvsim.errors import require
 from kvsim.tables import TABLES
 from kvsim.workload.requests import RequestTable, Segments
 
@@ -57,16 +58,32 @@ def replay(recording: Recording) -> Replayed:
         InputError: The engine refuses the settings, as vLLM would.
         BrokenLawError: The engine contradicts itself.
     """
-    config = engine_config(recording)
     notes = Notes(recording)
-    chunks: dict[str, list[NDArray[np.int64]]] = {name: [] for name in TABLES}
 
-    def build_scheduler(
+    def observed(
         config: EngineConfig, allocator: KVAllocator, waiting: WaitingQueue
     ) -> VllmScheduler:
         notes.scheduler = ObservedScheduler(config, allocator, waiting, notes)
         return notes.scheduler
 
+    cluster, chunks = _cluster(recording, observed)
+    notes.now_ns = lambda: cluster.now_ns
+    cluster.run()
+    tables = _columns(chunks)
+    if recording.step_cost is not None and not recording.was_stopped:
+        # Observed, it takes its steps one by one; as users run it, it passes quiet ones at once.
+        cluster, chunks = _cluster(recording, VllmScheduler)
+        cluster.run()
+        require(_columns(chunks) == tables, "steps passed at once are those taken one by one")
+    return _Told(recording, notes, tables).replayed()
+
+
+def _cluster(
+    recording: Recording, build_scheduler: BuildScheduler
+) -> tuple[Cluster, dict[str, list[NDArray[np.int64]]]]:
+    """Return a replica and its requests, and where the chunks of its tables will be."""
+    config = engine_config(recording)
+    chunks: dict[str, list[NDArray[np.int64]]] = {name: [] for name in TABLES}
     fleet = Fleet(
         config,
         replicas=1,
@@ -76,10 +93,8 @@ def replay(recording: Recording) -> Replayed:
         build_scheduler=build_scheduler,
         refuses_hopeless=False,
     )
-    cluster = Cluster(request_table(recording), fleet, lambda name, rows: chunks[name].append(rows))
-    notes.now_ns = lambda: cluster.now_ns
-    cluster.run()
-    return _Told(recording, notes, _columns(chunks)).replayed()
+    requests = request_table(recording)
+    return Cluster(requests, fleet, lambda name, rows: chunks[name].append(rows)), chunks
 
 
 def engine_config(recording: Recording) -> EngineConfig:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,9 @@ from kvsim.cost.attention import DecodePrice, Heads
 from kvsim.cost.prefill import PrefillPrice
 from kvsim.cost.tables import Curve, Floats, whole_ticks
 
-LONG_RUN = 32  # steps from which on an array is faster than a list
 # Finer than those of times: a slope is multiplied by up to some million tokens.
 SLOPE_TICKS_PER_NS = 2**20
+EXACT_BELOW_NS = 2**53 // SLOPE_TICKS_PER_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +195,17 @@ class _DecodeTable:
 
 
 def _line_ns(fixed_ns: float, base_ns: float, slope_ns: float, sums: range) -> list[int]:
-    """Return the durations at sums of contexts on a line, each computed as in `step_ns`."""
-    if len(sums) < LONG_RUN:
-        return [round(fixed_ns + (base_ns + slope_ns * tokens)) or 1 for tokens in sums]
-    tokens = np.arange(sums.start, sums.stop, sums.step)
-    total_ns = np.rint(fixed_ns + (base_ns + slope_ns * tokens)).astype(np.int64)
-    durations_ns: list[int] = np.maximum(total_ns, 1).tolist()
-    return durations_ns
+    """Return the durations at sums of contexts on a line, as `step_ns` computes each of them.
+
+    While ticks of sums are whole numbers of a float, so are those of running sums: nothing is
+    rounded before the end.
+    """
+    first_ns = fixed_ns + (base_ns + slope_ns * sums.start)
+    last_ns = fixed_ns + (base_ns + slope_ns * sums[-1])
+    if 1 <= min(first_ns, last_ns) and max(first_ns, last_ns) < EXACT_BELOW_NS:
+        rises_ns = repeat(slope_ns * sums.step, len(sums) - 1)
+        return list(map(round, accumulate(rises_ns, initial=first_ns)))
+    return [round(fixed_ns + (base_ns + slope_ns * tokens)) or 1 for tokens in sums]
 
 
 def _decode_table(

@@ -587,8 +587,9 @@ class Replica:
         """Keep count of them where the last block of an answer is taken in a step."""
         while self._fillings and self._fillings[0] <= step:
             for request, last_step in self._filling.pop(heappop(self._fillings)):
-                # Else it was preempted, or has left.
-                if self._last_steps.get(request.number) == last_step:
+                # Else it was preempted, or has left; or it came back and stands here twice.
+                ends_then = self._last_steps.get(request.number) == last_step
+                if ends_then and request.number not in self._unused_tokens:
                     unused_tokens = -self._final_tokens(request) % self._block_tokens
                     counted_tokens = self._unused_tokens.get(request.number, 0)
                     self.inside_tokens += unused_tokens - counted_tokens

@@ -1,6 +1,6 @@
 """Charts with simulated time on the horizontal axis: KV slots, queue and batch, preemptions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,9 @@ from kvsim.report.figure import (
     variant_keys,
 )
 from kvsim.report.inputs import Variant
-from kvsim.report.series import Ints, Timeline, envelope, timeline
+from kvsim.report.series import Ints, Reduced, Timeline, extent_ns, reduced, timeline
 from kvsim.report.time_axis import TimeAxis
-from kvsim.tables import EVENT_KINDS, Columns
+from kvsim.tables import EVENT_KINDS, Columns, chunks
 
 # What a KV slot is used for, from the bottom of the stack: column, words, color, fill pattern.
 SLOT_USES = (
@@ -47,23 +47,34 @@ MOST_TICKS = 500
 BARS = 60
 
 
-def slot_uses(steps: Columns) -> tuple[int, Timeline]:
+def slot_uses(steps: Columns) -> tuple[int, Iterator[Timeline]]:
     """Return the KV slots of all replicas, and their uses over time in the order of `SLOT_USES`."""
     names = [name for name, _, _, _ in SLOT_USES]
-    _, firsts = np.unique(steps["replica"], return_index=True)
-    capacity = int(sum(steps[name][firsts].sum() for name in names))
-    line = timeline(steps, names[:-1], lasting=("kv_reusable_tokens",))
-    free = capacity - line.levels.sum(axis=1, keepdims=True)  # between steps nothing is held
-    return capacity, Timeline(line.times_ns, np.hstack([line.levels, free]))
+    slots: dict[int, int] = {}
+    for chunk in chunks(steps, ("replica", *names)):
+        replicas, firsts = np.unique(chunk["replica"], return_index=True)
+        pools = np.sum([chunk[name][firsts] for name in names], axis=0)
+        slots |= zip(replicas.tolist(), pools.tolist(), strict=True)
+    capacity = sum(slots.values())
+    parts = timeline(steps, names[:-1], lasting=("kv_reusable_tokens",))
+    return capacity, (_with_free(part, capacity) for part in parts)
+
+
+def _with_free(part: Timeline, capacity: int) -> Timeline:
+    free = capacity - part.levels.sum(axis=1, keepdims=True)  # between steps nothing is held
+    return Timeline(part.times_ns, np.hstack([part.levels, free]))
 
 
 def occupancy(variants: Sequence[Variant], time: TimeAxis) -> Chart:
     """Show what the KV slots of each variant are used for, with preemptions as ticks on top."""
-    uses = [slot_uses(variant.steps) for variant in variants]
-    kept = [line.pick(envelope(line.times_ns, line.levels[:, -1])) for _, line in uses]
+    uses = []
+    for variant in variants:
+        capacity, parts = slot_uses(variant.steps)
+        free = len(SLOT_USES) - 1
+        uses.append((capacity, reduced(parts, extent_ns(variant.steps), [free], time.divisions())))
     data: list[dict[str, Any]] = []
-    for place, ((capacity, _), line) in enumerate(zip(uses, kept, strict=True)):
-        data += _stack(line, capacity, time, place)
+    for place, (capacity, use) in enumerate(uses):
+        data += _stack(use.drawn[0], capacity, time, place)
         data.append(_ticks(preemption_times(variants[place].events), time, place))
     findings = ", ".join(
         f"{percent(variant.summary['figures']['kv_utilization_mean'] or 0)} in "
@@ -82,11 +93,9 @@ def occupancy(variants: Sequence[Variant], time: TimeAxis) -> Chart:
         keys=[
             Key(words, color)
             for column, (_, words, color, _) in enumerate(SLOT_USES)
-            if any(line.levels[:, column].any() for _, line in uses)
+            if any(use.peaks[column] for _, use in uses)
         ],
-        note=thinning_note(
-            [(len(line), len(all_)) for line, (_, all_) in zip(kept, uses, strict=True)]
-        ),
+        note=thinning_note([(len(use.drawn[0]), use.states) for _, use in uses]),
     )
 
 
@@ -139,7 +148,7 @@ def _ticks(times_ns: Ints, time: TimeAxis, place: int) -> dict[str, Any]:
 
 
 def _occupancy_layout(
-    variants: Sequence[Variant], uses: Sequence[tuple[int, Timeline]], time: TimeAxis
+    variants: Sequence[Variant], uses: Sequence[tuple[int, Reduced]], time: TimeAxis
 ) -> dict[str, Any]:
     headings = [
         f"{plotly_text(variant.name)}: {capacity:,} slots"
@@ -167,11 +176,11 @@ def _occupancy_layout(
 
 
 def _use_table(
-    variants: Sequence[Variant], uses: Sequence[tuple[int, Timeline]], time: TimeAxis
+    variants: Sequence[Variant], uses: Sequence[tuple[int, Reduced]], time: TimeAxis
 ) -> Table:
     rows = []
-    for variant, (capacity, line) in zip(variants, uses, strict=True):
-        shares = time.row_means(line) / max(capacity, 1)
+    for variant, (capacity, use) in zip(variants, uses, strict=True):
+        shares = use.means[0] / max(capacity, 1)
         shares[:, -1] = np.round(1 - shares[:, :-1].sum(axis=1), 9) + 0.0  # no -0
         for span, row in zip(time.row_names(), shares, strict=True):
             rows.append([variant.name, span, *(percent(share) for share in row)])
@@ -180,17 +189,25 @@ def _use_table(
 
 def queue_and_batch(variants: Sequence[Variant], time: TimeAxis) -> Chart:
     """Show how many requests run and how many wait, one line a variant."""
-    lines = [timeline(variant.steps, ("running_seqs", "waiting_seqs")) for variant in variants]
+    counts = [
+        reduced(
+            timeline(variant.steps, ("running_seqs", "waiting_seqs")),
+            extent_ns(variant.steps),
+            [0, 1],
+            time.divisions(),
+        )
+        for variant in variants
+    ]
     findings = "; ".join(
-        f"{short_name(variant.name)} runs {time.window_means(line)[0]:.3g} requests at once and "
-        f"queues up to {int(line.levels[:, 1].max(initial=0)):,}"
-        for variant, line in zip(variants, lines, strict=True)
+        f"{short_name(variant.name)} runs {count.means[1][0, 0]:.3g} requests at once and "
+        f"queues up to {int(count.peaks[1]):,}"
+        for variant, count in zip(variants, counts, strict=True)
     )
     data, drawn = [], []
     for panel, verb in enumerate(("running", "waiting")):
-        for place, line in enumerate(lines):
-            kept = line.pick(envelope(line.times_ns, line.levels[:, panel]))
-            drawn.append((len(kept), len(line)))
+        for place, count in enumerate(counts):
+            kept = count.drawn[panel]
+            drawn.append((len(kept), count.states))
             data.append(
                 _count_line(kept, panel, place, time)
                 | named(variants[place].name, f"%{{y:,}} {verb}")
@@ -204,7 +221,7 @@ def queue_and_batch(variants: Sequence[Variant], time: TimeAxis) -> Chart:
         "call, all replicas together; the mean is over the time until arrivals stop (dotted line).",
         alt=f"Two panels over time, running and waiting requests: {findings}.",
         figure={"data": data, "layout": figure | {"shapes": time.window_mark()}},
-        table=_count_table(variants, lines, time),
+        table=_count_table(variants, counts, time),
         keys=variant_keys([variant.name for variant in variants]),
         note=thinning_note(drawn),
     )
@@ -221,11 +238,11 @@ def _count_line(line: Timeline, panel: int, place: int, time: TimeAxis) -> dict[
     }
 
 
-def _count_table(variants: Sequence[Variant], lines: Sequence[Timeline], time: TimeAxis) -> Table:
+def _count_table(variants: Sequence[Variant], counts: Sequence[Reduced], time: TimeAxis) -> Table:
     header = ["Time (mean over)"]
     for variant in variants:
         header += [f"{short_name(variant.name)}: running", f"{short_name(variant.name)}: waiting"]
-    means = np.hstack([time.row_means(line) for line in lines])
+    means = np.hstack([count.means[0] for count in counts])
     rows = [
         [span, *(f"{mean:,.1f}" for mean in row)]
         for span, row in zip(time.row_names(), means, strict=True)

@@ -10,6 +10,7 @@ from kvsim.report.shell import render_page
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import EXPLANATION, tails
 from kvsim.report.time_axis import TimeAxis
+from kvsim.tables import row_count
 
 
 def build_report(run: ReportInput) -> str:
@@ -30,7 +31,7 @@ def build_report(run: ReportInput) -> str:
 
 
 def _sections(run: ReportInput) -> list[Section]:
-    if not any(len(variant.steps["start_ns"]) for variant in run.variants):
+    if not any(row_count(variant.steps) for variant in run.variants):
         nothing = "No engine step ran, so there is nothing to draw over time."
         counted = sections.outcomes(run.variants)
         return [Section("requests", "Requests", "Requests", sentence=nothing, table=counted)]

@@ -3,13 +3,13 @@
 Every point drawn is a state that the run was in: reductions pick rows, they never average.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.tables import Columns
+from kvsim.tables import Columns, chunks
 
 MAX_POINTS = 2_000
 
@@ -36,37 +36,174 @@ class Timeline:
         return Timeline(self.times_ns[rows], self.levels[rows])
 
 
-def timeline(steps: Columns, names: Sequence[str], lasting: Sequence[str] = ()) -> Timeline:
-    """Return step columns as levels over time; a replica without a step counts as zero.
+def timeline(
+    steps: Columns, names: Sequence[str], lasting: Sequence[str] = ()
+) -> Iterator[Timeline]:
+    """Yield step columns as levels over time, part by part: memory doesn't grow with the steps.
 
-    A level holds during its step, one of `lasting` until the next step. Replicas are summed by
-    adding up every change, in integers, so that the result doesn't depend on their order.
+    A replica without a step counts as zero. A level holds during its step, one of `lasting` until
+    the next step. Replicas are summed by adding up every change, in integers, so that the result
+    doesn't depend on their order.
+
+    Chunks of the table may overlap in time. A part ends where the first step of any later chunk
+    starts: until then nothing more can change.
     """
-    times, changes = [], []
-    lasts = np.array([name in lasting for name in names])
-    for replica in np.unique(steps["replica"]):
-        rows = np.flatnonzero(steps["replica"] == replica)
-        rows = rows[np.argsort(steps["start_ns"][rows], kind="stable")]
-        starts = steps["start_ns"][rows]
-        ends = starts + steps["duration_ns"][rows]
-        levels = np.stack([steps[name][rows] for name in names], axis=1)
-        idle_after = np.append(ends[:-1] < starts[1:], True)
-        idle_levels = levels * lasts
-        rise = levels.copy()
-        rise[1:] -= np.where(idle_after[:-1, None], idle_levels[:-1], levels[:-1])
-        times += [starts, ends[idle_after]]
-        changes += [rise, (idle_levels - levels)[idle_after]]
-    if not times:
-        return Timeline(np.zeros(0, dtype=np.int64), np.zeros((0, len(names)), dtype=np.int64))
-    return _add_up(np.concatenate(times), np.concatenate(changes))
+    starts_ns = [int(c["start_ns"].min(initial=_NEVER)) for c in chunks(steps, ("start_ns",))]
+    final_ns = np.minimum.accumulate([_NEVER, *reversed(starts_ns)])[-2::-1].tolist()
+    sweep = _Sweep(np.array([name in lasting for name in names]))
+    read = ("replica", "start_ns", "duration_ns", *names)
+    for chunk, until_ns in zip(chunks(steps, read), final_ns, strict=True):
+        sweep.take(chunk, names)
+        yield sweep.until(until_ns)
 
 
-def _add_up(times_ns: Ints, changes: Ints) -> Timeline:
+def extent_ns(steps: Columns) -> tuple[int, int]:
+    """Return when the first step starts and the last one ends; zeros without steps."""
+    first_ns, last_ns = _NEVER, 0
+    for chunk in chunks(steps, ("start_ns", "duration_ns")):
+        first_ns = min(first_ns, int(chunk["start_ns"].min(initial=_NEVER)))
+        last_ns = max(last_ns, int((chunk["start_ns"] + chunk["duration_ns"]).max(initial=0)))
+    return min(first_ns, last_ns), last_ns
+
+
+_NEVER = 2**63 - 1
+
+
+class _Sweep:
+    """Adds up the changes of levels in order of time."""
+
+    def __init__(self, lasts: NDArray[np.bool_]) -> None:
+        self._lasts = lasts
+        self._level = np.zeros(len(lasts), dtype=np.int64)  # where the last part ended
+        # By replica: the end of its last step, and its levels; once it idles, it ends never.
+        self._before: dict[int, tuple[int, Ints]] = {}
+        self._times: list[Ints] = []
+        self._changes: list[Ints] = []
+
+    def take(self, steps: Columns, names: Sequence[str]) -> None:
+        """Take steps: all that come later start after those of the same replica."""
+        for replica in np.unique(steps["replica"]).tolist():
+            rows = np.flatnonzero(steps["replica"] == replica)
+            rows = rows[np.argsort(steps["start_ns"][rows], kind="stable")]
+            starts = steps["start_ns"][rows]
+            ends = starts + steps["duration_ns"][rows]
+            levels = np.stack([steps[name][rows] for name in names], axis=1)
+            before = self._before.get(replica, (_NEVER, np.zeros_like(levels[0])))
+            ends_before = np.append(before[0], ends[:-1])
+            levels_before = np.vstack([before[1], levels[:-1]])
+            idle = ends_before < starts
+            idle_levels = levels_before * self._lasts
+            self._note(ends_before[idle], (idle_levels - levels_before)[idle])
+            self._note(starts, levels - np.where(idle[:, None], idle_levels, levels_before))
+            self._before[replica] = int(ends[-1]), levels[-1]
+
+    def until(self, until_ns: int) -> Timeline:
+        """Return the timeline up to an instant, from which on everything may still change."""
+        for replica, (end_ns, levels) in self._before.items():
+            if end_ns < until_ns:  # it idles: its next step starts later
+                idle_levels = levels * self._lasts
+                self._note(np.array([end_ns]), (idle_levels - levels)[None, :])
+                self._before[replica] = _NEVER, idle_levels
+        times_ns = np.concatenate([np.zeros(0, np.int64), *self._times])
+        changes = np.concatenate([np.zeros((0, len(self._level)), np.int64), *self._changes])
+        later = times_ns >= until_ns
+        self._times, self._changes = [times_ns[later]], [changes[later]]
+        part = _add_up(times_ns[~later], changes[~later], self._level)
+        self._level = part.levels[-1] if len(part) else self._level
+        return part
+
+    def _note(self, times_ns: Ints, changes: Ints) -> None:
+        self._times.append(times_ns)
+        self._changes.append(changes)
+
+
+def _add_up(times_ns: Ints, changes: Ints, level: Ints) -> Timeline:
     order = np.argsort(times_ns, kind="stable")
     times_ns = times_ns[order]
-    levels = np.cumsum(changes[order], axis=0)
-    last_at_its_time = np.append(times_ns[1:] > times_ns[:-1], True)
+    levels = level + np.cumsum(changes[order], axis=0)
+    last_at_its_time = np.diff(times_ns, append=_NEVER) > 0
     return Timeline(times_ns[last_at_its_time], levels[last_at_its_time])
+
+
+def joined(parts: Iterable[Timeline]) -> Timeline:
+    """Return parts that follow one another as one timeline."""
+    times_ns, levels = zip(*((part.times_ns, part.levels) for part in parts), strict=True)
+    return Timeline(np.concatenate(times_ns), np.concatenate(levels))
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A timeline of any length, reduced to what charts and their tables show.
+
+    Attributes:
+        states: How many states it has.
+        drawn: For each measure, the timeline at the rows that `envelope` keeps.
+        means: For each division of time, the mean of each level in its spans.
+        peaks: The highest value of each level.
+    """
+
+    states: int
+    drawn: Sequence[Timeline]
+    means: Sequence[Floats]
+    peaks: Ints
+
+
+def reduced(
+    parts: Iterable[Timeline],
+    span_ns: tuple[int, int],
+    measures: Sequence[int],
+    divisions: Sequence[Ints],
+) -> Reduced:
+    """Reduce a timeline as its parts come.
+
+    Args:
+        parts: They follow one another; at least one.
+        span_ns: The first instant of the timeline, and the last.
+        measures: Columns of the levels whose extremes are drawn, see `envelope`.
+        divisions: Each the edges of neighboring spans of time, see `time_means`.
+    """
+    drawn = [_Drawn(span_ns, measure) for measure in measures]
+    means: list[Floats] = []
+    peaks: Ints = np.zeros(0, dtype=np.int64)
+    states, last = 0, None
+    for part in parts:
+        if not means:
+            peaks = np.zeros(part.levels.shape[1], dtype=np.int64)
+            means = [np.zeros((len(edges) - 1, len(peaks))) for edges in divisions]
+        for each in drawn:
+            each.add(part)
+        if not len(part):
+            continue
+        whole = part if last is None else joined([last, part])
+        for mean, edges in zip(means, divisions, strict=True):
+            mean += time_means(whole, edges)
+        peaks = np.maximum(peaks, part.levels.max(axis=0))
+        states, last = states + len(part), part.pick(np.array([-1]))
+    return Reduced(states, [each.kept(states) for each in drawn], means, peaks)
+
+
+class _Drawn:
+    """The rows of a timeline that are drawn; of many it keeps the extremes as they come."""
+
+    def __init__(self, span_ns: tuple[int, int], measure: int) -> None:
+        self._span_ns = span_ns
+        self._measure = measure
+        self._rows: list[Timeline] = []
+
+    def add(self, part: Timeline) -> None:
+        """Take the next part."""
+        self._rows.append(part if len(part) <= MAX_POINTS else self._thinned(part))
+        if sum(map(len, self._rows)) > 4 * MAX_POINTS:
+            self._rows = [self._thinned(joined(self._rows))]
+
+    def kept(self, states: int) -> Timeline:
+        """Return the rows to draw of so many that were taken."""
+        rows = joined(self._rows)
+        return rows if states <= MAX_POINTS else self._thinned(rows)
+
+    def _thinned(self, rows: Timeline) -> Timeline:
+        measure = rows.levels[:, self._measure]
+        return rows.pick(_extremes(rows.times_ns, measure, self._span_ns, MAX_POINTS))
 
 
 def envelope(times_ns: Ints, measure: Ints, max_points: int = MAX_POINTS) -> Ints:
@@ -84,9 +221,14 @@ def envelope(times_ns: Ints, measure: Ints, max_points: int = MAX_POINTS) -> Int
     count = len(times_ns)
     if count <= max_points:
         return np.arange(count)
-    spans = (max_points - 2) // 2
-    since = times_ns - times_ns[0]
-    span_of_row = np.minimum(since // (since[-1] // spans + 1), spans - 1)
+    return _extremes(times_ns, measure, (int(times_ns[0]), int(times_ns[-1])), max_points)
+
+
+def _extremes(times_ns: Ints, measure: Ints, span_ns: tuple[int, int], max_points: int) -> Ints:
+    """Choose the lowest and the highest row in each part of a span of time, and both ends."""
+    count, spans = len(times_ns), (max_points - 2) // 2
+    width_ns = (span_ns[1] - span_ns[0]) // spans + 1
+    span_of_row = np.minimum((times_ns - span_ns[0]) // width_ns, spans - 1)
     firsts = np.flatnonzero(np.append(True, np.diff(span_of_row) > 0))
     lengths = np.diff(np.append(firsts, count))
     kept = [np.array([0, count - 1])]

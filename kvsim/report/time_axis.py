@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.report.figure import GRAY, axis, rounded
 from kvsim.report.inputs import Variant
-from kvsim.report.series import Floats, Ints, Timeline, time_means
+from kvsim.report.series import Ints
 from kvsim.units import NS_PER_S
 
 UNITS = (("h", 3600, 7200), ("min", 60, 600), ("s", 1, 0))  # name, seconds, used from so many s
@@ -52,13 +52,9 @@ class TimeAxis:
         edges = self.of(self.edges(TABLE_ROWS))
         return [f"{start:.4g}–{end:.4g} {self.unit}" for start, end in pairwise(edges)]
 
-    def row_means(self, line: Timeline) -> Floats:
-        """Return the mean of each level over each row of such a table, shape (rows, levels)."""
-        return time_means(line, self.edges(TABLE_ROWS))
-
-    def window_means(self, line: Timeline) -> Floats:
-        """Return the mean of each level until arrivals stop."""
-        return np.asarray(time_means(line, np.array([0, self.window_ns]))[0])
+    def divisions(self) -> tuple[Ints, Ints]:
+        """Return the edges of the rows of such a table, and of the time until arrivals stop."""
+        return self.edges(TABLE_ROWS), np.array([0, self.window_ns])
 
     def window_mark(self) -> list[dict[str, Any]]:
         """Return a rule where arrivals stop, if anything happens afterwards."""

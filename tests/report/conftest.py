@@ -129,7 +129,7 @@ def step_costs(steps) -> StepCosts:
         for component, bound, basis, share in PARTS
     ]
     work = np.ones(len(duration))
-    return StepCosts(parts, work * 1e12, work * 1e10, 1e15, 3.35e12)
+    return StepCosts(parts, work * 1e12, work * 1e10)
 
 
 def make_variant(name, requests, steps, events, slo=SLO, **more) -> Variant:
@@ -143,7 +143,9 @@ def make_variant(name, requests, steps, events, slo=SLO, **more) -> Variant:
         max_num_seqs=256,
         slo=slo,
         price_usd_per_gpu_hour=2.5,
-        step_costs=step_costs(steps),
+        costs_of=step_costs,
+        peak_flop_per_s=1e15,
+        peak_hbm_bytes_per_s=3.35e12,
     )
     return Variant(
         name, summarize(requests, steps, events, context), requests, steps, events, **more

@@ -9,7 +9,7 @@ import pytest
 from kvsim.metrics.catalog import format_figure, percent
 from kvsim.report.figure import Chart, short_name
 from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, queue_and_batch, slot_uses
-from kvsim.report.series import MAX_POINTS, Timeline
+from kvsim.report.series import MAX_POINTS, Timeline, joined, time_means
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import tails
 from kvsim.report.time_axis import TABLE_ROWS, TimeAxis
@@ -76,9 +76,9 @@ def test_titles_say_the_figures_of_the_summary(charts, run):
 def test_tables_over_time_agree_with_the_mean_of_the_summary(run):
     time = TimeAxis.of_run(run.variants)
     for variant in run.variants:
-        capacity, line = slot_uses(variant.steps)
+        capacity, parts = slot_uses(variant.steps)
         assert capacity == variant.summary["figures"]["kv_capacity_tokens"]
-        held = time.window_means(line)[0] / capacity
+        held = time_means(joined(parts), time.divisions()[1])[0, 0] / capacity
         assert held == pytest.approx(variant.summary["figures"]["kv_utilization_mean"], rel=1e-6)
 
 
@@ -92,7 +92,8 @@ def test_slots_are_free_while_nothing_runs():
         "kv_reusable_tokens": np.array([10, 5]),
         "kv_free_tokens": np.array([30, 70]),
     }
-    capacity, line = slot_uses(steps)
+    capacity, parts = slot_uses(steps)
+    line = joined(parts)
     assert capacity == 100
     assert line.times_ns.tolist() == [0, 10, 30, 40]
     assert line.levels[:, 0].tolist() == [60, 0, 25, 0]
@@ -203,4 +204,4 @@ def test_no_row_of_a_table_is_empty_however_short_the_run(synthetic, span_ns):
     run.variants[0].summary["figures"]["window_s"] = span_ns / 1e9
     time = TimeAxis.of_run(run.variants)
     level = Timeline(np.array([0, 100]), np.array([[3], [0]]))
-    assert time.row_means(level).ravel().tolist() == [3.0] * TABLE_ROWS
+    assert time_means(level, time.divisions()[0]).ravel().tolist() == [3.0] * TABLE_ROWS

@@ -3,7 +3,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.report.series import Timeline, envelope, tail, time_means, timeline
+from kvsim.report.series import (
+    MAX_POINTS,
+    Timeline,
+    envelope,
+    extent_ns,
+    joined,
+    reduced,
+    tail,
+    time_means,
+    timeline,
+)
+from kvsim.tables import STEPS, StoredTable, TableWriter
 
 STEP = st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(0, 9))  # idle, duration, level
 REPLICAS = st.lists(st.lists(STEP, max_size=8), min_size=1, max_size=3)
@@ -29,7 +40,7 @@ def level_at(steps, instant: int) -> int:
 @given(REPLICAS)
 def test_timeline_is_the_sum_of_the_replicas_at_every_instant(replicas):
     steps = steps_of(replicas)
-    line = timeline(steps, ["level"])
+    line = joined(timeline(steps, ["level"]))
     end = int((steps["start_ns"] + steps["duration_ns"]).max(initial=0))
     assert (np.diff(line.times_ns) > 0).all()
     for instant in range(end + 2):
@@ -40,7 +51,7 @@ def test_timeline_is_the_sum_of_the_replicas_at_every_instant(replicas):
 @given(REPLICAS)
 def test_a_lasting_level_holds_until_the_next_step(replicas):
     steps = steps_of(replicas)
-    line = timeline(steps, ["level", "level"], lasting=["level"])
+    line = joined(timeline(steps, ["level", "level"], lasting=["level"]))
     end = int((steps["start_ns"] + steps["duration_ns"]).max(initial=0))
     for instant in range(end + 2):
         expected = 0
@@ -55,7 +66,7 @@ def test_a_lasting_level_holds_until_the_next_step(replicas):
 def test_time_means_average_every_instant(replicas, parts):
     steps = steps_of(replicas)
     edges = np.arange(parts + 1) * 6
-    means = time_means(timeline(steps, ["level"]), edges)[:, 0]
+    means = time_means(joined(timeline(steps, ["level"])), edges)[:, 0]
     instants = [level_at(steps, instant) for instant in range(edges[-1])]
     assert means == pytest.approx(np.reshape(instants, (parts, 6)).mean(axis=1))
 
@@ -106,3 +117,49 @@ def test_picked_rows_stay_together():
     picked = line.pick(np.array([0, 2]))
     assert picked.times_ns.tolist() == [1, 3]
     assert picked.levels.tolist() == [[1, 9], [3, 7]]
+
+
+def stored(path, replicas, steps, chunk_ns) -> tuple[StoredTable, dict[str, np.ndarray]]:
+    """Write the steps of replicas as a recorder does, that of a span of time for one after another.
+
+    Return the table on disk, and the same in memory.
+    """
+    rng = np.random.default_rng(steps)
+    place = {column.name: index for index, column in enumerate(STEPS)}
+    rows = np.zeros((replicas * steps, len(STEPS)), dtype=np.int64)
+    rows[:, place["replica"]] = np.repeat(np.arange(replicas), steps)
+    lengths = rng.integers(1, 9, (replicas, steps))
+    idle = rng.integers(0, 4, (replicas, steps)) * (rng.random((replicas, steps)) < 0.3)
+    starts = np.cumsum(lengths + idle, axis=1) - lengths
+    rows[:, place["start_ns"]], rows[:, place["duration_ns"]] = starts.ravel(), lengths.ravel()
+    for name in ("running_seqs", "waiting_seqs", "kv_reusable_tokens"):
+        rows[:, place[name]] = rng.integers(0, 1000, len(rows))
+    writer = TableWriter(path, STEPS)
+    for begin in range(0, int(starts.max(initial=0)) + 1, chunk_ns):
+        chunk = rows[:, place["start_ns"]] // chunk_ns == begin // chunk_ns
+        writer.write("base", rows[chunk])
+    writer.close()
+    return StoredTable(path, STEPS, "base"), {name: rows[:, at] for name, at in place.items()}
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("steps", [0, 10, 4_000])
+def test_a_table_read_by_chunks_is_drawn_as_one_in_memory(tmp_path, replicas, steps):
+    names = ("running_seqs", "waiting_seqs", "kv_reusable_tokens")
+    table, memory = stored(tmp_path / "steps.parquet", replicas, steps, chunk_ns=997)
+    parts = list(timeline(table, names, lasting=names[2:]))
+    assert len(parts) > 5 or steps < 4_000
+    whole = joined(timeline(memory, names, lasting=names[2:]))
+    np.testing.assert_array_equal(joined(parts).times_ns, whole.times_ns)
+    np.testing.assert_array_equal(joined(parts).levels, whole.levels)
+
+    edges = np.linspace(0, 40_000, 14).astype(np.int64)
+    found = reduced(parts, extent_ns(table), [0, 2], [edges])
+    assert found.states == len(whole)
+    assert (found.states > MAX_POINTS) == (steps == 4_000)
+    for drawn, measure in zip(found.drawn, (0, 2), strict=True):
+        kept = whole.pick(envelope(whole.times_ns, whole.levels[:, measure]))
+        np.testing.assert_array_equal(drawn.times_ns, kept.times_ns)
+        np.testing.assert_array_equal(drawn.levels, kept.levels)
+    np.testing.assert_allclose(found.means[0], time_means(whole, edges), rtol=1e-9)
+    assert found.peaks.tolist() == whole.levels.max(axis=0, initial=0).tolist()

@@ -272,6 +272,7 @@ class VllmScheduler:
             return
         append, growth_tokens = self.allocator.append, self._growth_tokens
         for request in needing:
+            self._settle(request, step)
             while request.rank >= 0:  # else it was a victim, perhaps its own (R14)
                 if append(request.number, request.chunk_tokens or growth_tokens):
                     break
@@ -400,6 +401,7 @@ class VllmScheduler:
                 continue
             asked_tokens = self._asked_tokens(request, step)
             self._slide(request, step)
+            self._settle(request, step)
             while request.rank >= 0 and not self._has_room(request, asked_tokens):
                 budget_tokens += given.pop(self._preempt(step, plan, request), 0)
             if request.rank >= 0:
@@ -417,6 +419,11 @@ class VllmScheduler:
         growth_tokens = self._growth_tokens
         full = growth_tokens and request.computed_before(step) % growth_tokens == 0
         return growth_tokens if full else 0
+
+    def _settle(self, request: Request, step: int) -> None:
+        """Give a decoding request the blocks that were counted for it in the steps before."""
+        if self._plain_pool and request.decoding:
+            self._plain_pool.settle(request.number, step + request.offset)
 
     def _has_room(self, request: Request, asked_tokens: int) -> bool:
         return not asked_tokens or self.allocator.append(request.number, asked_tokens)
@@ -475,9 +482,8 @@ class VllmScheduler:
     def _stop_decoding(self, request: Request, step: int) -> None:
         self._unfile(request)
         self._fresh.pop(request.rank, None)
+        self._settle(request, step)
         request.stop_decoding(step)
-        if self._plain_pool:
-            self._plain_pool.settle(request.number, request.computed_tokens)
         self.decode_seqs -= 1
         self.decode_context_tokens -= request.computed_tokens
 

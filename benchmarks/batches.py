@@ -1,0 +1,49 @@
+"""What a decode step costs in which nothing changes, for a small and for a large batch."""
+
+import statistics
+import tempfile
+from pathlib import Path
+
+import step_loop
+
+# For so many long answers there must be room.
+SCENARIO = """
+model: meta-llama/Llama-3.1-8B-Instruct
+gpu: h100_sxm
+engine: {{max_model_len: 16384, enable_prefix_caching: false, num_gpu_blocks_override: 300000}}
+workload:
+  arrivals: {{kind: all_at_once}}
+  lengths: {{kind: fixed, prompt_tokens: 16, output_tokens: {answer_tokens}}}
+  num_requests: {seqs}
+"""
+SHORT_TOKENS, LONG_TOKENS = 1_000, 15_000
+SMALL, LARGE = 8, 256
+ROUNDS = 9
+
+
+def measure() -> dict[str, float | int]:
+    """Return the time of a step for each batch, without that of its beginning and its end."""
+    small_us, large_us = _step_us(SMALL), _step_us(LARGE)
+    return {
+        "small_step_us": round(small_us, 2),
+        "large_step_us": round(large_us, 2),
+        "large_over_small": round(large_us / small_us, 2),
+    }
+
+
+def _step_us(seqs: int) -> float:
+    short_s, long_s = _loop_s(seqs, SHORT_TOKENS), _loop_s(seqs, LONG_TOKENS)
+    return (long_s - short_s) / (LONG_TOKENS - SHORT_TOKENS) * 1e6
+
+
+def _loop_s(seqs: int, answer_tokens: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        scenario = Path(folder) / "batch.yaml"
+        scenario.write_text(SCENARIO.format(seqs=seqs, answer_tokens=answer_tokens))
+        run = step_loop.prepare(scenario)
+    run()
+    return statistics.median(step_loop.processor_s(run) for _ in range(ROUNDS))
+
+
+if __name__ == "__main__":
+    print(measure())
