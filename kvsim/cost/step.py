@@ -202,7 +202,7 @@ def _line_ns(fixed_ns: float, base_ns: float, slope_ns: float, sums: range) -> l
     """
     first_ns = fixed_ns + (base_ns + slope_ns * sums.start)
     last_ns = fixed_ns + (base_ns + slope_ns * sums[-1])
-    if 1 <= min(first_ns, last_ns) and max(first_ns, last_ns) < EXACT_BELOW_NS:
+    if min(first_ns, last_ns) >= 1 and max(first_ns, last_ns) < EXACT_BELOW_NS:
         rises_ns = repeat(slope_ns * sums.step, len(sums) - 1)
         return list(map(round, accumulate(rises_ns, initial=first_ns)))
     return [round(fixed_ns + (base_ns + slope_ns * tokens)) or 1 for tokens in sums]
