@@ -41,8 +41,7 @@ def _loop_s(seqs: int, answer_tokens: int) -> float:
         scenario = Path(folder) / "batch.yaml"
         scenario.write_text(SCENARIO.format(seqs=seqs, answer_tokens=answer_tokens))
         run = step_loop.prepare(scenario)
-    run()
-    return statistics.median(step_loop.processor_s(run) for _ in range(ROUNDS))
+    return statistics.median(step_loop.timed(run)[0] for _ in range(ROUNDS))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import simpy
 
@@ -28,15 +28,17 @@ HERE = Path(__file__).parent
 TIMEOUTS = 100_000
 
 Figures = dict[str, float | int]
+Result = TypeVar("Result")
 
 
 def measure(name: str, rounds: int) -> Figures:
     """Return ratio, counts, and the time of the loop over some rounds for one scenario."""
     run = prepare(HERE / f"{name}.yaml")
-    totals = run()
     ratios, engine_s = [], []
     for _ in range(rounds):
-        before_s, spent_s, after_s = (processor_s(action) for action in (bare, run, bare))
+        before_s, _ = timed(bare)
+        spent_s, totals = timed(run)
+        after_s, _ = timed(bare)
         timeouts_per_s = TIMEOUTS / ((before_s + after_s) / 2)
         ratios.append(totals.steps / spent_s / timeouts_per_s)
         engine_s.append(spent_s)
@@ -76,12 +78,12 @@ def bare() -> None:
     environment.run()
 
 
-def processor_s(action: Callable[[], object]) -> float:
-    """Return the processor time that an action takes in this process."""
+def timed(action: Callable[[], Result]) -> tuple[float, Result]:
+    """Return the processor time that an action takes in this process, and what it returns."""
     gc.collect()
     start_s = time.process_time()
-    action()
-    return time.process_time() - start_s
+    result = action()
+    return time.process_time() - start_s, result
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ import kvsim.engine.allocators
 from kvsim.errors import InputError
 from kvsim.policy import policies_in
 from kvsim.scenario.load import load_scenario
+from kvsim.scenario.oversized import _oversized, _reasons
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
+from kvsim.workload.requests import NO_LIMIT, RequestTable
 
 FIXED = "{kind: fixed, prompt_tokens: 100, output_tokens: 20}"
 
@@ -70,6 +72,41 @@ def test_every_allocator_is_asked_and_oracles_are_answered(write):
     variants = "".join(f"  v_{kind}: {{kv_cache: {kind}}}\n" for kind in kinds)
     oracle = "  oracle: {kv_cache: {kind: contiguous, reservation: oracle_pow2}}\n"
     assert len(draw(write(f"variants:\n{variants}{oracle}"))) == 10
+
+
+@pytest.mark.parametrize("limits", ["none", "all", "some"])
+def test_the_longest_request_stands_for_all_only_if_it_can_be_served(write, limits):
+    """Against a look at each request, for pools that are just large enough or just not."""
+    layouts = [
+        "paged",
+        *(
+            f"{{kind: contiguous, reservation: {reservation}, placement: {placement}}}"
+            for reservation in ("max_model_len", "max_tokens", "oracle", "oracle_pow2")
+            for placement in ("first_fit", "buddy")
+        ),
+    ]
+    variants = "".join(f"  v{index}: {{kv_cache: {one}}}\n" for index, one in enumerate(layouts))
+    engine = "engine: {max_model_len: 512, num_gpu_blocks_override: 33}\n"
+    resolved = resolve_all(load_scenario(write(f"{engine}variants:\n{variants}")))
+    rng = np.random.default_rng(0)
+    told = []
+    for longest in (0, 1, 100, 180, 250, 400, 600) * 4:
+        prompt, output, limit = rng.integers(min(longest, 1), longest + 1, (3, 30))
+        unlimited = {"none": True, "all": False, "some": rng.random(30) < 0.1}[limits]
+        table = RequestTable(
+            arrival_ns=np.zeros(30, dtype=np.int64),
+            prompt_tokens=prompt,
+            output_tokens=np.maximum(output, 1),
+            max_tokens=np.where(unlimited, NO_LIMIT, np.maximum(limit, 1)),
+            group=np.arange(30),
+            horizon_ns=0,
+        )
+        for variant in resolved.values():
+            reasons = list(_reasons(variant, table))
+            found = _oversized(variant, table)
+            assert found == [f"request {row} can never be served: {why}" for row, why in reasons]
+            told.append(bool(found))
+    assert 0.1 < np.mean(told) < 0.9
 
 
 def test_nobody_arrives_after_the_end_of_the_simulation(write):
