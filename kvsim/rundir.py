@@ -23,7 +23,8 @@ from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
 from kvsim.scenario.variant import ResolvedVariant, scenario_hash
 from kvsim.simulate import Simulated, simulate
-from kvsim.tables import TABLES, Columns, StoredTable, TableWriter, tables_of
+from kvsim.table_files import StoredTable, TableWriter
+from kvsim.tables import TABLES, Columns, tables_of
 from kvsim.units import seconds_to_ns
 from kvsim.workload.parameters import file_digests
 from kvsim.workload.replay import as_sent

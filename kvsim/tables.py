@@ -1,17 +1,13 @@
-"""The result tables: which columns there are, in which unit, and how they reach the disk.
+"""The result tables: which columns there are, in which unit.
 
 Raw tables hold timestamps and counts; everything derived from them lives in `kvsim.metrics`.
 All times are integer nanoseconds of the simulated clock, all lengths are tokens.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 
@@ -133,119 +129,6 @@ def tables_of(class_names: tuple[str, ...]) -> dict[str, tuple[Column, ...]]:
 
 Columns = Mapping[str, NDArray[np.int64]]
 
-VARIANT = "variant"  # the first column on disk
-
-
-def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """Return the Parquet schema of a table: first the variant, then its columns, with units."""
-    names = pa.dictionary(pa.int32(), pa.string())
-    fields = [pa.field(VARIANT, names, nullable=False)]
-    for column in columns:
-        kind = names if column.codes else pa.int64()
-        about = {"unit": column.unit, "description": column.description}
-        fields.append(pa.field(column.name, kind, nullable=False, metadata=about))
-    return pa.schema(fields)
-
-
-class TableWriter:
-    """Writes one table in chunks as they come; rows of all variants go to the same file."""
-
-    def __init__(self, path: Path, columns: tuple[Column, ...]) -> None:
-        self._columns = columns
-        self._schema = arrow_schema(columns)
-        self._names = {column.name: _texts(column.codes) for column in columns if column.codes}
-        # Counts and times change little from row to row: as differences they take half the space,
-        # and half the time to write, that dictionaries would. Readers look for variants only.
-        plain = {column.name: "DELTA_BINARY_PACKED" for column in columns if not column.codes}
-        self._writer = pq.ParquetWriter(
-            path,
-            self._schema,
-            compression="lz4",
-            use_dictionary=[VARIANT, *self._names],
-            column_encoding=plain,
-            write_statistics=[VARIANT],
-        )
-
-    def write(self, variant: str, chunk: NDArray[np.int64]) -> None:
-        """Append rows: `chunk` has shape (rows, columns), all integers, codes as numbers.
-
-        They become a row group. It takes least time if each column lies together in memory.
-        """
-        if not len(chunk):
-            return
-        zeros = _as_arrow(np.zeros(len(chunk), dtype=np.int32))
-        arrays: list[pa.Array] = [pa.DictionaryArray.from_arrays(zeros, _texts([variant]))]
-        for column, values in zip(self._columns, np.ascontiguousarray(chunk.T), strict=True):
-            if column.codes:
-                codes = _as_arrow(values.astype(np.int32))
-                arrays.append(pa.DictionaryArray.from_arrays(codes, self._names[column.name]))
-            else:
-                arrays.append(_as_arrow(values))
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
-
-    def close(self) -> None:
-        """Finish the file."""
-        self._writer.close()
-
-
-class StoredTable(Mapping[str, NDArray[np.int64]]):
-    """One variant's rows of a table on disk, as columns (int64; codes as their numbers).
-
-    A column is read when it is asked for, and not kept: a million requests have sixteen million
-    steps, which together fill 3 GB.
-    """
-
-    def __init__(self, path: Path, columns: tuple[Column, ...], variant: str) -> None:
-        self._path = path
-        self._codes = {column.name: column.codes for column in columns}
-        with pq.ParquetFile(path) as file:
-            self._metadata = file.metadata
-        groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
-        # Each was written of one variant.
-        mine = [group.column(0).statistics.min == variant for group in groups]
-        self._groups = np.flatnonzero(mine).tolist()
-        self.rows = sum(self._metadata.row_group(group).num_rows for group in self._groups)
-
-    def __getitem__(self, name: str) -> NDArray[np.int64]:
-        if name not in self._codes:
-            raise KeyError(name)
-        with self._opened() as file:
-            column = file.read_row_groups(self._groups, [name], use_threads=False).column(name)
-        return _numbers(column, self._codes[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._codes)
-
-    def __len__(self) -> int:
-        return len(self._codes)
-
-    def _opened(self) -> pq.ParquetFile:
-        # Reading ahead would hold all of the file that is asked for.
-        return pq.ParquetFile(self._path, metadata=self._metadata, pre_buffer=False)
-
-    def chunks(self, names: Sequence[str]) -> Iterator[Columns]:
-        """Yield the rows of some columns as they were written, chunk by chunk; at least one."""
-        if not self._groups:
-            yield {name: np.zeros(0, dtype=np.int64) for name in names}
-        with self._opened() as file:
-            for group in self._groups:
-                chunk = file.read_row_group(group, list(names), use_threads=False)
-                yield {name: _numbers(chunk.column(name), self._codes[name]) for name in names}
-
-    def batches(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[Columns]:
-        """Yield the rows of some columns in batches of these sizes, one after the other."""
-        with self._opened() as file:
-            parts = file.iter_batches(
-                row_groups=self._groups, columns=list(names), use_threads=False
-            )
-            schema = pa.schema([file.schema_arrow.field(name) for name in names])
-            held = pa.Table.from_batches([], schema)
-            for size in sizes:
-                while held.num_rows < size:
-                    held = pa.concat_tables([held, pa.Table.from_batches([next(parts)])])
-                batch, held = held.slice(0, size), held.slice(size)
-                yield {name: _numbers(batch.column(name), self._codes[name]) for name in names}
-
 
 class ChosenRows(Mapping[str, NDArray[np.int64]]):
     """Some rows of a table; a column is picked when it is asked for."""
@@ -262,74 +145,3 @@ class ChosenRows(Mapping[str, NDArray[np.int64]]):
 
     def __len__(self) -> int:
         return len(self._table)
-
-
-def row_count(table: Columns) -> int:
-    """Return the number of rows."""
-    return table.rows if isinstance(table, StoredTable) else len(next(iter(table.values())))
-
-
-def batches(table: Columns, names: Sequence[str], sizes: Sequence[int]) -> Iterator[Columns]:
-    """Yield the rows in batches of these sizes; a table on disk is read batch by batch."""
-    if isinstance(table, StoredTable):
-        yield from table.batches(names, sizes)
-        return
-    start = 0
-    for size in sizes:
-        yield {name: table[name][start : start + size] for name in names}
-        start += size
-
-
-def chunks(table: Columns, names: Sequence[str]) -> Iterator[Columns]:
-    """Yield the rows chunk by chunk; a table in memory is one chunk."""
-    if isinstance(table, StoredTable):
-        return table.chunks(names)
-    return iter([table])
-
-
-def read_table(
-    path: Path, columns: tuple[Column, ...], variant: str
-) -> dict[str, NDArray[np.int64]]:
-    """Read one variant's rows into memory, as numpy columns (int64; codes as their numbers)."""
-    return dict(StoredTable(path, columns, variant))
-
-
-# To and from Arrow by buffers: `pa.array` and `to_numpy` would import pandas, which takes longer
-# than a small run.
-
-
-def _as_arrow(values: NDArray[np.int32] | NDArray[np.int64]) -> Any:
-    return pa.Array.from_buffers(
-        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)]
-    )
-
-
-def _texts(texts: Sequence[str]) -> Any:
-    """Return an array of Arrow that holds some texts."""
-    encoded = [text.encode() for text in texts]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.StringArray.from_buffers(
-        len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))
-    )
-
-
-def _numbers(column: Any, codes: tuple[str, ...]) -> NDArray[np.int64]:
-    """Return a column of Arrow as integers: codes as their numbers."""
-    parts = [_chunk_numbers(chunk, codes) for chunk in column.chunks if len(chunk)]
-    if len(parts) == 1:
-        return parts[0]
-    joined: NDArray[np.int64] = np.concatenate([np.zeros(0, np.int64), *parts])
-    return joined
-
-
-def _chunk_numbers(chunk: Any, codes: tuple[str, ...]) -> NDArray[np.int64]:
-    if not codes:
-        plain: NDArray[np.int64] = _as_numpy(chunk, np.int64)
-        return plain
-    numbers = np.array([codes.index(name) for name in chunk.dictionary.to_pylist()], np.int64)
-    decoded: NDArray[np.int64] = numbers[_as_numpy(chunk.indices, np.int32)]
-    return decoded
-
-
-def _as_numpy(chunk: Any, kind: Any) -> NDArray[Any]:
-    return np.frombuffer(chunk.buffers()[1], kind, len(chunk), chunk.offset * kind().itemsize)

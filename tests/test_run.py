@@ -16,7 +16,8 @@ import pytest
 import kvsim.simulate
 from kvsim.cli.main import main
 from kvsim.errors import InputError
-from kvsim.tables import TABLES, read_table
+from kvsim.table_files import read_table
+from kvsim.tables import TABLES
 from tests.disk import contents
 
 SCENARIO = """\

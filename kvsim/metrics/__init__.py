@@ -6,13 +6,12 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from kvsim.tables import Columns  # and with it Arrow, which a check of targets doesn't need
+from kvsim.tables import Columns
 
 Figures = dict[str, float | int | None]  # by the name of the metric; None: there is no such value
 
@@ -69,6 +68,6 @@ class RunContext:
     class_names: tuple[str, ...] = ()  # of the traffic; none: it is all alike
     class_slos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by class
     price_usd_per_gpu_hour: float | None = None
-    costs_of: Callable[["Columns"], StepCosts] | None = None  # of some rows of the steps table
+    costs_of: Callable[[Columns], StepCosts] | None = None  # of some rows of the steps table
     peak_flop_per_s: float = 0.0  # of one GPU; 0: unknown
     peak_hbm_bytes_per_s: float = 0.0  # of one GPU; 0: unknown

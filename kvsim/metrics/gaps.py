@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from kvsim.metrics import RunContext
 from kvsim.metrics.cut import YIELDED_AT_THE_END, cut_steps
 from kvsim.metrics.sample import Sample
-from kvsim.tables import EVENT_KINDS, Columns, batches, row_count
+from kvsim.table_files import batches, row_count
+from kvsim.tables import EVENT_KINDS, Columns
 from kvsim.units import NS_PER_S
 
 _ONE_LONGER = [EVENT_KINDS.index(kind) for kind in ("resumed", "swapped_in")]

@@ -10,7 +10,8 @@ from kvsim.metrics import CostPart, RunContext, StepCosts
 from kvsim.metrics.cut import cut_steps
 from kvsim.metrics.definitions import KV_PARTS
 from kvsim.metrics.gaps import GapCounts, step_gaps
-from kvsim.tables import HEAD_LACKS, STEPS, Columns, batches, row_count
+from kvsim.table_files import batches, row_count
+from kvsim.tables import HEAD_LACKS, STEPS, Columns
 
 BATCH_ROWS = 16_384
 _OWNED = ("held", "to_come", "inside")

@@ -31,7 +31,8 @@ from kvsim.report.figure import (
 from kvsim.report.inputs import Variant
 from kvsim.report.series import Ints, Reduced, Timeline, extent_ns, reduced, timeline
 from kvsim.report.time_axis import TimeAxis
-from kvsim.tables import EVENT_KINDS, Columns, chunks
+from kvsim.table_files import chunks
+from kvsim.tables import EVENT_KINDS, Columns
 
 # What a KV slot is used for, from the bottom of the stack: column, words, color, fill pattern.
 SLOT_USES = (

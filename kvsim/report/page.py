@@ -10,7 +10,7 @@ from kvsim.report.shell import render_page
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import EXPLANATION, tails
 from kvsim.report.time_axis import TimeAxis
-from kvsim.tables import row_count
+from kvsim.table_files import row_count
 
 
 def build_report(run: ReportInput) -> str:

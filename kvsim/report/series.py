@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.tables import Columns, chunks
+from kvsim.table_files import chunks
+from kvsim.tables import Columns
 
 MAX_POINTS = 2_000
 

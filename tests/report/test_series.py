@@ -14,7 +14,8 @@ from kvsim.report.series import (
     time_means,
     timeline,
 )
-from kvsim.tables import STEPS, StoredTable, TableWriter
+from kvsim.table_files import StoredTable, TableWriter
+from kvsim.tables import STEPS
 
 STEP = st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(0, 9))  # idle, duration, level
 REPLICAS = st.lists(st.lists(STEP, max_size=8), min_size=1, max_size=3)
