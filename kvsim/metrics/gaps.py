@@ -145,7 +145,10 @@ def _ranks(name: str, count: int) -> tuple[int, int]:
 
 def _merged(values: Ints, counts: Ints, more: Ints, times: Ints) -> tuple[Ints, Ints]:
     """Add values to a multiset, each as often as told."""
-    merged, places = np.unique(np.concatenate((values, more)), return_inverse=True)
-    total = np.zeros(len(merged), dtype=np.int64)
-    np.add.at(total, places, np.concatenate((counts, times)))
-    return merged, total
+    merged, total = np.concatenate((values, more)), np.concatenate((counts, times))
+    if not len(merged):
+        return merged, total
+    order = np.argsort(merged, kind="stable")
+    merged, total = merged[order], total[order]
+    firsts = np.flatnonzero(np.diff(merged, prepend=merged[0] - 1))
+    return merged[firsts], np.add.reduceat(total, firsts)
