@@ -66,7 +66,8 @@ class KernelCost:
         self._tokens_ns: list[float] = _total(self._token_curves).tolist()
         self._seqs_ns: list[float] = _total(self._seq_curves).tolist()
         self._places: list[int] = self._decode_alone.places.tolist()
-        self._knots: list[int] = [*np.unique(self._places, return_index=True)[1], len(self._places)]
+        firsts = np.flatnonzero(np.diff(self._places, prepend=-1)).tolist()
+        self._knots: list[int] = [*firsts, len(self._places)]
         self._alone_ns = self._decode_alone.as_lists()
         self._mixed_ns = self._decode_mixed.as_lists()
         self._chunks = [_chunk_tables(layers) for layers in attention]
@@ -242,8 +243,9 @@ def _knots(attention: Sequence[AttentionLayers]) -> NDArray[np.int64]:
     octaves = np.round(2 ** (np.arange(4 * max(1, longest).bit_length()) / 4))
     windows = [layers.heads.window_tokens for layers in attention if layers.heads.window_tokens]
     edges = [edge for window in windows for edge in (window, window + 1)]
-    knots = np.unique(np.concatenate([[0, longest], octaves, edges]).astype(np.int64))
-    return knots[knots <= longest]
+    # `np.unique` would import numpy's masked arrays, for half as long as all tables take.
+    knots = {0, longest, *octaves.astype(np.int64).tolist(), *map(int, edges)}
+    return np.array(sorted(knot for knot in knots if knot <= longest), dtype=np.int64)
 
 
 def _merged(curves: Sequence[Curve]) -> list[Curve]:
