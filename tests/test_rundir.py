@@ -117,14 +117,14 @@ def test_another_seed_gives_other_rows(tmp_path):
     assert not np.array_equal(*arrivals)
 
 
-@pytest.mark.parametrize("tokens", [1, 700])
-def test_the_size_of_chunks_changes_no_row(tmp_path, monkeypatch, tokens):
+@pytest.mark.parametrize("steps", [1, 100])
+def test_the_size_of_chunks_changes_no_row(tmp_path, monkeypatch, steps):
     """Steps are written replica by replica in each chunk: only that order changes."""
     (tmp_path / "usual").mkdir()
     (tmp_path / "other").mkdir()
     short = SCENARIO.replace("num_requests: 120", "num_requests: 40")
     usual = run(tmp_path / "usual", short)
-    monkeypatch.setattr("kvsim.engine.cluster.TOKENS_IN_A_CHUNK", tokens)
+    monkeypatch.setattr("kvsim.engine.cluster.STEPS_IN_A_CHUNK", steps)
     other = run(tmp_path / "other", short)
     groups = pq.ParquetFile(tmp_path / "other" / "run" / "steps.parquet").num_row_groups
     assert groups > 5

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,9 @@ TIMED_OUT = OUTCOMES.index("timed_out")
 STEP_START = [column.name for column in STEPS].index("start_ns")
 REJECTION = EVENT_KINDS.index("rejected")
 
-# A chunk of rows leaves when requests of so many tokens have left: there are fewer steps.
-TOKENS_IN_A_CHUNK = 500_000
-TOKENS_OF_A_REQUEST = 16  # which its own row counts for
+# A chunk of rows leaves when so many steps of all replicas have come together, or requests.
+STEPS_IN_A_CHUNK = 32_768
+REQUESTS_IN_A_CHUNK = 50_000
 
 Progress = Callable[[int, int], None]  # simulated ns, requests that have left
 BuildScheduler = Callable[[EngineConfig, KVAllocator, WaitingQueue], Scheduler]
@@ -104,7 +105,10 @@ class Cluster:
         self._loads = [load_of(each, self._clock, delay_ns) for each in allocators]
         self._step_laws = StepLaws(allocators[0].capacity_tokens, fleet.replicas)
         self._recorder = Recorder(self._checked(sink), fleet.replicas)
-        self._unwritten_tokens = 0  # of requests that have left since the last chunk
+        # Of each replica: where the last chunk ended, as the tables tell it. How far a replica has
+        # planned ahead must not decide when the next one leaves.
+        self._written_steps = [0] * fleet.replicas
+        self._unwritten_requests = 0
         # Clients start before the replicas do, so that requests at time 0 are seen at once.
         config = fleet.config
         reader = RequestReader(requests, config.max_model_len, config.enable_prefix_caching)
@@ -272,6 +276,11 @@ class Cluster:
         else:
             self._leave(request, FINISHED)
             self._clients.left(request, answered=True)
+        replica = self._replicas[max(0, request.replica)]
+        replica.catch_up()
+        steps = replica.step - self._written_steps[replica.index]
+        if steps * self._fleet.replicas >= STEPS_IN_A_CHUNK:
+            self._flush()
 
     def give_up(self, number: int) -> None:
         """Free what a request holds whose client is gone; a step in flight is completed first."""
@@ -324,7 +333,7 @@ class Cluster:
             first_token_ns, output_tokens = gone.first_token_ns, gone.output_tokens
         self._population.note_tokens(request)
         self._population.leave(request.arrival_ns, now_ns, outcome)
-        self._unwritten_tokens += TOKENS_OF_A_REQUEST + output_tokens
+        self._unwritten_requests += 1
         self._recorder.add(
             "requests",
             number,
@@ -347,15 +356,16 @@ class Cluster:
             request.cached_tokens,
             request.hit_tokens - request.cached_tokens,
         )
-        if self._unwritten_tokens > TOKENS_IN_A_CHUNK:
-            self._flush(now_ns)
+        if self._unwritten_requests >= REQUESTS_IN_A_CHUNK:
+            self._flush()
 
-    def _flush(self, now_ns: int) -> None:
-        """Let a chunk of rows go: when it does must not depend on how far replicas plan ahead."""
-        self._unwritten_tokens = 0
+    def _flush(self) -> None:
+        """Let a chunk of rows go, with the steps that have started by now."""
+        self._unwritten_requests = 0
         for replica in self._replicas:
             replica.catch_up()
-        self._recorder.flush(now_ns)
+        written = self._recorder.flush(self._clock.now)
+        self._written_steps = list(map(add, self._written_steps, written))
 
     def _answer_tokens(self, request: RequestView) -> int:
         return self._answers_tokens[request.number]

@@ -36,13 +36,18 @@ class Recorder:
         """Append a row to the requests or the events."""
         self._rows[table].append(self._packers[table].pack(*row))
 
-    def flush(self, before_ns: int | None = None) -> None:
-        """Send what there is to the sink; of the steps those that start before an instant."""
+    def flush(self, before_ns: int | None = None) -> list[int]:
+        """Send what there is to the sink; of the steps those that start before an instant.
+
+        Returns:
+            How many steps of each replica there were.
+        """
         for name, rows in self._rows.items():
             if rows:
                 values = np.frombuffer(b"".join(rows), dtype=np.int64)
                 rows.clear()
                 self._sink(name, values.reshape(-1, len(TABLES[name])))
-        steps = np.concatenate([each.take(before_ns) for each in self.steps])
-        if len(steps):
-            self._sink("steps", steps)
+        steps = [each.take(before_ns) for each in self.steps]
+        if any(map(len, steps)):
+            self._sink("steps", np.concatenate(steps))
+        return list(map(len, steps))

@@ -55,7 +55,7 @@ def test_one_replica(group):
 @pytest.mark.parametrize("group", range(4))
 def test_clients_that_wait_give_up_and_retry(group, monkeypatch):
     """Closed loops, sessions, deadlines, front ends, routers that look, runs that are cut."""
-    monkeypatch.setattr(cluster, "TOKENS_IN_A_CHUNK", 500)
+    monkeypatch.setattr(cluster, "STEPS_IN_A_CHUNK", 30)
     for seed in range(group * 12, group * 12 + 12):
         rng = np.random.default_rng(seed)
         config = replace(

@@ -14,7 +14,8 @@ from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.request import RequestView
 from kvsim.errors import require
 
-UNUSED_AT_ONCE = 4096  # blocks that are brought up together
+UNUSED_AT_ONCE = 4096  # blocks that are brought up together, for those who take a few
+MANY_BLOCKS = 64  # that are taken from the unused ones themselves
 
 
 class Paged(Layout):
@@ -311,11 +312,11 @@ class PagedPool:
         counted = Counter(block for table in self._tables.values() for block in table)
         shared = {block: owners - 1 for block, owners in counted.items() if owners > 1}
         require(shared == self._co_owners, "reference counts differ from the tables")
-        blocks = range(self._first_block, self._first_block + self._num_blocks)
         free = self._used_free_blocks()
-        fates = sorted([*free, *counted])
-        used = blocks[: len(blocks) - len(self._unused)]
-        require(fates == list(used), "a block is lost, or both owned and free")
+        fates = {*free, *counted}
+        used = range(self._first_block, self._unused.start)
+        one_fate = len(fates) == len(free) + len(counted)
+        require(one_fate and fates == set(used), "a block is lost, or both owned and free")
         spares_fit = all(0 <= spare < self._block_size for spare in self._spare.values())
         require(spares_fit, "a table is longer or shorter than its sequence")
         taken = (len(counted) + self._owed_blocks) * self._block_size
@@ -360,13 +361,24 @@ class PagedPool:
     def _take(self, blocks: int) -> list[int]:
         """Return blocks from the front of the queue; the caller has counted them."""
         free_blocks = self._free_blocks
-        if blocks > len(free_blocks):
-            self._bring_up(blocks - len(free_blocks))
         self._count_taken(blocks)
+        if blocks > len(free_blocks):
+            if blocks >= MANY_BLOCKS:
+                return self._take_unused(blocks)
+            self._bring_up(blocks - len(free_blocks))
         if blocks == 1:
             return [free_blocks.pop()]
         taken = free_blocks[: -blocks - 1 : -1]
         del free_blocks[len(free_blocks) - blocks :]
+        return taken
+
+    def _take_unused(self, blocks: int) -> list[int]:
+        """Return all free blocks that were used before, and unused ones."""
+        taken = self._free_blocks[::-1]
+        self._free_blocks.clear()
+        missing = blocks - len(taken)
+        taken += self._unused[:missing]
+        self._unused = self._unused[missing:]
         return taken
 
     def _bring_up(self, missing: int) -> None:
