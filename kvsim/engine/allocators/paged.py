@@ -9,6 +9,8 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
 from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.request import RequestView
@@ -313,10 +315,11 @@ class PagedPool:
         shared = {block: owners - 1 for block, owners in counted.items() if owners > 1}
         require(shared == self._co_owners, "reference counts differ from the tables")
         free = self._used_free_blocks()
-        fates = {*free, *counted}
         used = range(self._first_block, self._unused.start)
-        one_fate = len(fates) == len(free) + len(counted)
-        require(one_fate and fates == set(used), "a block is lost, or both owned and free")
+        owned_or_free = np.array([*free, *counted], dtype=np.int64)
+        fates = np.bincount(owned_or_free, minlength=used.stop)
+        one_each = fates.sum() == len(used) and bool((fates[used.start :] == 1).all())
+        require(one_each, "a block is lost, or both owned and free")
         spares_fit = all(0 <= spare < self._block_size for spare in self._spare.values())
         require(spares_fit, "a table is longer or shorter than its sequence")
         taken = (len(counted) + self._owed_blocks) * self._block_size
