@@ -16,7 +16,7 @@ import numpy as np
 import kvsim
 from kvsim.cost import StepShape
 from kvsim.engine.recorder import Sink
-from kvsim.errors import InputError
+from kvsim.errors import InputError, Problem
 from kvsim.metrics import RunContext, StepCosts
 from kvsim.metrics.summary import Summary, summarize
 from kvsim.scenario.load import ScenarioFile
@@ -73,9 +73,10 @@ def run_into(
     """Simulate all variants; write tables, manifest and summary into an existing folder.
 
     Raises:
+        InputError: An engine can't go on with these requests; located in the scenario file.
         OSError: The disk refuses.
     """
-    simulated = write_tables(folder, variants, requests, progress)
+    simulated = write_tables(folder, variants, requests, progress, file.located)
     tables = {
         name: {
             table: StoredTable(folder / f"{table}.parquet", columns, name)
@@ -103,10 +104,13 @@ def write_tables(
     variants: Mapping[str, ResolvedVariant],
     requests: RequestTable,
     progress: Progress | None = None,
+    located: Callable[[Problem, str], Problem] = lambda problem, _: problem,
 ) -> dict[str, Simulated]:
     """Simulate all variants; their rows go to the three tables in an existing folder.
 
     Raises:
+        InputError: An engine can't go on with these requests; each problem is `located` in the
+            file, given the name of its variant.
         OSError: The disk refuses.
     """
     with ExitStack() as open_files:
@@ -121,7 +125,10 @@ def write_tables(
         simulated = {}
         for name, variant in variants.items():
             told = (lambda now, left, name=name: progress(name, now, left)) if progress else None
-            simulated[name] = simulate(variant, requests, sink_of(name), told)
+            try:
+                simulated[name] = simulate(variant, requests, sink_of(name), told)
+            except InputError as error:
+                raise InputError(*(located(each, name) for each in error.problems)) from error
     return simulated
 
 

@@ -67,6 +67,29 @@ def test_the_scenario_has_all_kinds_of_rows(tmp_path):
     assert len(set(tables["base"]["steps"]["head_lacks"].tolist())) >= 3
 
 
+def test_what_stops_an_engine_is_located_in_the_file(tmp_path):
+    """Only one of the variants is too small: the message must say which."""
+    small = """\
+model: meta-llama/Llama-3.1-8B-Instruct
+gpu: l40s
+scheduler: {kind: vllm_v0, declared_prefixes: true}
+engine: {max_model_len: 64, block_size: 64, num_gpu_blocks_override: 100}
+workload:
+  arrivals: {kind: all_at_once}
+  lengths: {kind: fixed, prompt_tokens: 21, output_tokens: 20}
+  prompts: {kind: shared_prefix, prefix_tokens: 1, groups: 3}
+  num_requests: 8
+  n: 4
+variants:
+  small: {engine: {num_gpu_blocks_override: 3}}
+"""
+    with pytest.raises(InputError, match="too small for a group of sequences") as error:
+        run(tmp_path, small)
+    (problem,) = error.value.problems
+    assert (problem.file, problem.path) == (str(tmp_path / "s.yaml"), "variants.small")
+    assert problem.line == 12
+
+
 def test_fresh_processes_write_the_same_bytes(tmp_path):
     (tmp_path / "s.yaml").write_text(SCENARIO + VARIANTS)
     code = "from kvsim.cli.main import main; main()"

@@ -22,7 +22,7 @@ from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan, Scheduler
 from kvsim.engine.stretch import Stretch
-from kvsim.errors import InputError, require
+from kvsim.errors import InputError, Problem, require
 from kvsim.tables import EVENT_KINDS
 
 PREEMPTED = EVENT_KINDS.index("preempted")
@@ -665,7 +665,7 @@ class Replica:
     def _note_preempted(self, plan: Plan) -> None:
         self._fruitless_steps = 0 if plan.decode_seqs else self._fruitless_steps + 1
         if self._fruitless_steps > MOST_FRUITLESS_STEPS:
-            raise InputError(LIVELOCK)
+            raise InputError(Problem(LIVELOCK, path="engine.scheduler_reserve_full_isl"))
         self._home.requeued()
         for request in plan.preempted:
             self._lose_slots(request, PREEMPTED)
