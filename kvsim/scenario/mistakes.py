@@ -73,6 +73,13 @@ def _message(item: ErrorDetails, path: Sequence[Step], model: type[BaseModel]) -
         bare_kind = kind == "model_attributes_type" and isinstance(item["input"], str)
         hint = f"; a kind is written as {{kind: {item['input']}}} here" if bare_kind else ""
         return f"should be a mapping{hint}"
+    return _wrong_value(item)
+
+
+def _wrong_value(item: ErrorDetails) -> str:
+    """Return pydantic's own sentence on a value, shortened."""
+    if item["type"] in {"too_short", "string_too_short"} and item["ctx"]["min_length"] == 1:
+        return "is empty"
     text = item["msg"].removeprefix("Input ")
     value = item["input"]
     return f"{text}, not {value!r}" if isinstance(value, str | int | float | None) else text

@@ -126,7 +126,7 @@ def _form_of_gpu(value: Any) -> str | None:
 
 
 AnyGpu = Annotated[
-    Annotated[Printable, Tag("name")] | Annotated[CustomGpu, Tag("custom")],
+    Annotated[Printable, Field(min_length=1), Tag("name")] | Annotated[CustomGpu, Tag("custom")],
     Discriminator(
         _form_of_gpu,
         custom_error_type="gpu_form",

@@ -148,6 +148,8 @@ def test_a_mistake_is_told_with_line_and_path(write, more, line, path, message):
          '{kind: empirical, file: "a\\0b"}', 5, "workload.lengths.file", "don't print"),
         ("h100_sxm", '"a\\0b"', 2, "gpu", "'a\\x00b' has characters that don't print"),
         ("meta-llama/Llama-3.1-8B-Instruct", '"a\\0b"', 1, "model", "don't print"),
+        ("h100_sxm", "''", 2, "gpu", "is empty"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "''", 1, "model", "is empty"),
         ("gpu: h100_sxm\n", "", None, "gpu", "is required"),
         ("model:", "modell:", 1, "modell", "did you mean model?"),
         ("kind: poisson", "kind: poison", 4, "workload.arrivals.kind", "did you mean poisson?"),
