@@ -289,11 +289,12 @@ class Replica:
             most = ends[0] - step + 1
         if most < LEAST_PLANNED_STEPS:
             return False
-        if self._most_ahead and not self._foresees(self._batches[self._oldest_step % 2]):
-            return False
         scheduler = self.scheduler
         steps = scheduler.quiet_steps(step, most)
         if steps < LEAST_PLANNED_STEPS:
+            return False
+        # Last: what is foreseen is forgotten, and without a plan it might not come to be.
+        if self._most_ahead and not self._foresees(self._batches[self._oldest_step % 2]):
             return False
         decode_seqs = scheduler.decode_seqs
         kv_tokens = scheduler.decode_context_tokens + decode_seqs
@@ -591,8 +592,7 @@ class Replica:
                 ends_then = self._last_steps.get(request.number) == last_step
                 if ends_then and request.number not in self._unused_tokens:
                     unused_tokens = -self._final_tokens(request) % self._block_tokens
-                    counted_tokens = self._unused_tokens.get(request.number, 0)
-                    self.inside_tokens += unused_tokens - counted_tokens
+                    self.inside_tokens += unused_tokens
                     self._unused_tokens[request.number] = unused_tokens
 
     def _note_filling(self, request: Request, last_step: int) -> None:

@@ -85,6 +85,19 @@ def test_steps_at_the_same_instant(async_scheduling):
         assert_same(request_table(rows), config, LinearCost(10), replicas=3, routing=routing)
 
 
+def test_who_is_preempted_with_a_first_token_in_flight_may_give_up():
+    """Step 4 runs from 400 to 500 and has the second prompt, which step 5 preempts at 400.
+
+    Too few steps are quiet to plan any, so nothing may have been noted ahead.
+    """
+    config = EngineConfig(4, 64, 96, 5, block_size=4, async_scheduling=True)
+    requests = request_table([(0, 4, 10, 10), (250, 8, 5, 5)])
+    requests = replace(requests, timeout_ns=np.array([0, 200]))
+    assert_same(requests, config, LinearCost(100))
+    (left, late) = run(requests, config, LinearCost(100)).tables["requests"]["preemptions"]
+    assert (left, late) == (1, 0)
+
+
 def test_a_long_answer_is_a_handful_of_events():
     rows = [(0, 100, 50_000, 0)] * 3
     config = EngineConfig(8, 512, 60_000, 20_000, 16)

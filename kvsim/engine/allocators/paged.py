@@ -362,7 +362,7 @@ class PagedPool:
         return True
 
     def _take(self, blocks: int) -> list[int]:
-        """Return blocks from the front of the queue; the caller has counted them."""
+        """Take blocks from the front of the queue; the caller knows that there are enough."""
         free_blocks = self._free_blocks
         self._count_taken(blocks)
         if blocks > len(free_blocks):
