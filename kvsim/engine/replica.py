@@ -22,6 +22,7 @@ from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import Plan, Scheduler
 from kvsim.engine.stretch import Stretch
+from kvsim.engine.unfilled import UnfilledSlots
 from kvsim.errors import InputError, Problem, require
 from kvsim.tables import EVENT_KINDS
 
@@ -114,7 +115,6 @@ class Replica:
         self.step = 0  # to be scheduled next
         self._oldest_step = 0  # of those in flight; `step` if there are none
         self.held_tokens = 0  # tokens that are computed, and have a slot
-        self.inside_tokens = 0  # KV slots owned that no token will ever fill
         self.may_stall = False  # else nothing to schedule raises `BrokenLawError`
         self.plans_ahead = True  # else steps are taken one by one
         self._clock = clock
@@ -131,16 +131,13 @@ class Replica:
         self._last_steps: dict[int, int] = {}
         self._ending: dict[int, list[Request]] = {}
         self._ends: list[int] = []  # heap of the steps in `_ending`, and of some that are over
-        self._unused_tokens: dict[int, int] = {}  # slots that a request owns and will never fill
         self._paused_ns: dict[int, int] = {}  # last token of those that decode, but not just now
-        # Requests by the step in which they take the last block of their answer, and these steps.
-        self._filling: dict[int, list[tuple[Request, int]]] = {}
-        self._fillings: list[int] = []
+        self._unfilled = UnfilledSlots(
+            self.allocator, answers_tokens, self._last_steps, self._most_in_flight > 1
+        )
         self._discards = 0  # sequences that have ended already, in the first step of a stretch
         self._block_tokens = self.allocator.block_tokens
         self._slots_per_token = self.allocator.slots_per_token
-        several = self._slots_per_token > 1
-        self._has_groups = several or self.allocator.growth_tokens != self._block_tokens
         self._copy_ns_per_token = copy_ns_per_token
         self._fruitless_steps = 0  # that preempted somebody, and no token came since
         self._aborted: list[Request] = []  # running, to be dropped when a step has ended
@@ -150,6 +147,11 @@ class Replica:
         self._sleeps = self._awaits = False  # awaits: until somebody comes or goes
         self._most_ahead = self._most_in_flight - 1
         clock.process(self._run())
+
+    @property
+    def inside_tokens(self) -> int:
+        """KV slots owned that no token will ever fill."""
+        return self._unfilled.tokens
 
     @property
     def idle(self) -> bool:
@@ -346,12 +348,15 @@ class Replica:
         stretch, scheduler, allocator = self._stretch, self.scheduler, self.allocator
         step, decode_seqs = stretch.first + place, scheduler.decode_seqs
         kv_tokens = scheduler.decode_context_tokens + decode_seqs
-        if self._fillings and self._fillings[0] < stretch.first + end:
-            end = min(end, self._until_filled(step) - stretch.first)
+        unfilled = self._unfilled
+        if unfilled.due and unfilled.due[0] < stretch.first + end:
+            unfilled.own_last(step)
+            if unfilled.due:
+                end = min(end, unfilled.due[0] - stretch.first)
         taken_tokens = allocator.taken_tokens
         growth = scheduler.skip(step, end - place)
-        if growth.grown and self._has_groups:
-            self._own_grown(growth.grown, step)
+        if growth.grown and unfilled.has_groups:
+            unfilled.own_grown(growth.grown, step)
         if growth.growth is None:
             taken_tokens = allocator.taken_tokens
         held_tokens = (self.held_tokens + decode_seqs) * self._slots_per_token
@@ -375,7 +380,7 @@ class Replica:
                 scheduler.head_lacks if waiting_seqs else 0,
                 held_tokens - shared + allocator.shared_empty_tokens - allocator.released_tokens,
                 taken_tokens,
-                self.inside_tokens,
+                unfilled.tokens,
                 allocator.rounding_tokens,
                 allocator.holes_tokens,
                 reusable_tokens,
@@ -391,11 +396,6 @@ class Replica:
         )
         self.held_tokens += decode_seqs * growth.steps
         return growth.steps
-
-    def _until_filled(self, step: int) -> int:
-        """Count slots that won't be filled from a step on; return up to which step none comes."""
-        self._own_last(step)
-        return self._fillings[0] if self._fillings else step + MOST_PLANNED_STEPS
 
     def _fly(self, end: int) -> None:
         """Let the last steps of the stretch up to a place be in flight."""
@@ -446,11 +446,11 @@ class Replica:
             late_seqs = self._note_absences(plan)
         chunks = self._begin_chunks(plan) if plan.chunks else NO_CHUNKS
         chunks_ns, chunk_seqs, chunk_tokens, chunk_kv_tokens, chunk_pairs = chunks
-        step, ending = self.step, self._ending
+        step, ending, unfilled = self.step, self._ending, self._unfilled
         if plan.grown:
-            self._own_new(plan.grown, step)
-        if self._fillings and self._fillings[0] <= step:
-            self._own_last(step)
+            unfilled.own_new(plan.grown, step)
+        if unfilled.due and unfilled.due[0] <= step:
+            unfilled.own_last(step)
         decode_seqs, decode_kv_tokens = plan.decode_seqs, plan.decode_kv_tokens
         seqs = chunk_seqs + decode_seqs
         if not seqs:
@@ -467,7 +467,7 @@ class Replica:
         batch.end_ns = self._free_at_ns = start_ns + duration_ns
         discarded_seqs = self._discarded_seqs() if step - 1 in ending else plan.ended_seqs
         self.held_tokens += tokens - plan.ended_seqs
-        scheduler, allocator, inside = self.scheduler, self.allocator, self.inside_tokens
+        scheduler, allocator, inside = self.scheduler, self.allocator, unfilled.tokens
         held = self.held_tokens * self._slots_per_token
         shared = allocator.shared_tokens
         held -= shared - allocator.shared_empty_tokens + allocator.released_tokens
@@ -546,12 +546,6 @@ class Replica:
                 self.scheduler.rest(request, self.step + 1)
                 request.awaiting = True
 
-    def _surplus_tokens(self, request: Request) -> int:
-        """Return how many tokens are computed beyond the end, which the engine didn't foresee."""
-        if self._most_in_flight == 1:
-            return 0
-        return int(self._answers_tokens[request.number] < request.max_tokens)
-
     def _begin_chunks(self, plan: Plan) -> tuple[float, int, int, int, int]:
         """Return attention time, count, tokens, contexts and query-key pairs of the chunks."""
         if plan.admitted:
@@ -566,58 +560,8 @@ class Replica:
             chunk_tokens += new
             kv_tokens += prefix + new
             pairs += new * prefix + new * (new + 1) // 2
-            self._own(request)
+            self._unfilled.own(request)
         return self._cost.chunks_ns(chunks), len(chunks), chunk_tokens, kv_tokens, pairs
-
-    def _own_grown(self, grown: Sequence[Request], step: int) -> None:
-        """Keep count of slots that won't be filled of blocks taken in a step, in several groups."""
-        last_filled_step = step + self._block_tokens - 1
-        for request in grown:
-            if self._last_steps[request.number] < last_filled_step:
-                self._own(request)
-
-    def _own_new(self, grown: Sequence[Request], step: int) -> None:
-        """Keep count of slots that won't be filled where `_own_last` doesn't know of the block."""
-        if self._has_groups:
-            self._own_grown(grown, step)
-        for request in grown:
-            if request.kin is not None:  # it may have got a copy of a block that it shared
-                self._own(request)
-
-    def _own_last(self, step: int) -> None:
-        """Keep count of them where the last block of an answer is taken in a step."""
-        while self._fillings and self._fillings[0] <= step:
-            for request, last_step in self._filling.pop(heappop(self._fillings)):
-                # Else it was preempted, or has left; or it came back and stands here twice.
-                ends_then = self._last_steps.get(request.number) == last_step
-                if ends_then and request.number not in self._unused_tokens:
-                    unused_tokens = -self._final_tokens(request) % self._block_tokens
-                    self.inside_tokens += unused_tokens
-                    self._unused_tokens[request.number] = unused_tokens
-
-    def _note_filling(self, request: Request, last_step: int) -> None:
-        """Note in which step a request that begins to decode takes the last block of its answer."""
-        tokens = self._final_tokens(request) - 1  # computed before the last of its steps
-        filling_step = last_step + self._surplus_tokens(request) - tokens % self._block_tokens
-        if filling_step > self.step and tokens % self._block_tokens < self._block_tokens - 1:
-            if filling_step in self._filling:
-                self._filling[filling_step].append((request, last_step))
-            else:
-                self._filling[filling_step] = [(request, last_step)]
-                heappush(self._fillings, filling_step)
-
-    def _final_tokens(self, request: Request) -> int:
-        """Return how many of its tokens get slots: the last of the answer never does (R10)."""
-        answer_tokens = self._answers_tokens[request.number]
-        return request.prompt_tokens + answer_tokens - 1 + self._surplus_tokens(request)
-
-    def _own(self, request: Request) -> None:
-        """Keep count of the slots that a request owns and will never fill."""
-        final_tokens = self._final_tokens(request)
-        unused_tokens = self.allocator.unused_tokens(request.number, final_tokens)
-        if unused_tokens:
-            self.inside_tokens += unused_tokens - self._unused_tokens.get(request.number, 0)
-            self._unused_tokens[request.number] = unused_tokens
 
     def _note_admitted(self, plan: Plan) -> None:
         for request in plan.admitted:
@@ -654,12 +598,12 @@ class Replica:
             self._ending[last_step].remove(request)
             self._end_at(request, last_step + 1)
             if request.parents is not None:  # beams may share the last block until they go on
-                self.inside_tokens -= self._unused_tokens.pop(request.number, 0)
+                self._unfilled.disown(request)
         for request in plan.swapped_in:
             self.held_tokens += request.computed_before(self.step)
             left_tokens = self._answers_tokens[request.number] - request.generated_tokens
             self._end_at(request, self.step + left_tokens - 1)
-            self._own(request)
+            self._unfilled.own(request)
         return late_seqs
 
     def _note_preempted(self, plan: Plan) -> None:
@@ -690,8 +634,7 @@ class Replica:
 
     def _end_at(self, request: Request, step: int) -> None:
         self._last_steps[request.number] = step
-        if self._block_tokens and not self._has_groups:
-            self._note_filling(request, step)
+        self._unfilled.note_end(request, step, self.step)
         if step in self._ending:
             self._ending[step].append(request)
         else:
@@ -811,7 +754,7 @@ class Replica:
 
     def _disown(self, request: Request) -> None:
         self.held_tokens -= request.computed_tokens - request.slotless_tokens
-        self.inside_tokens -= self._unused_tokens.pop(request.number, 0)
+        self._unfilled.disown(request)
 
     def _event(self, kind: int, step: int, request: int, tokens: int, gap_ns: int = 0) -> None:
         now_ns = self._clock.now
