@@ -76,6 +76,29 @@ def test_clients_that_wait_give_up_and_retry(group, monkeypatch):
         )
 
 
+@pytest.mark.parametrize(
+    "seeds",
+    [range(40), pytest.param(range(40, 3_000), marks=pytest.mark.prove)],
+    ids=["some", "many"],
+)
+def test_any_clients_with_any_engine(seeds):
+    """What the two tests above draw, together: who gives up may just have been preempted."""
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        _, config, cost, layout = random_scenario(seed)
+        requests = random_clients(seed)
+        hasty = rng.integers(50, 600, len(requests)) * rng.integers(0, 2, len(requests))
+        first = np.searchsorted(requests.group, requests.group)  # a group has one client
+        assert_same(
+            replace(requests, timeout_ns=hasty[first]),
+            config,
+            cost,
+            layout=layout,
+            replicas=int(rng.integers(1, 4)),
+            routing=ROUTERS[rng.integers(len(ROUTERS))],
+        )
+
+
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_steps_at_the_same_instant(async_scheduling):
     """Replicas in step with one another, and arrivals at the ends of steps."""
