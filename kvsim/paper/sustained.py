@@ -1,6 +1,6 @@
 """Figure 12: the rate that each system sustains at the same normalized latency."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from kvsim.metrics.catalog import percent
 from kvsim.paper.chapter import Chapter, Finding
 from kvsim.paper.charts import bars, lines
 from kvsim.paper.printed import printed
-from kvsim.paper.tasks import Task, rate_at, summary_of, sustained_rate
+from kvsim.paper.tasks import LOWER_SHARES, Task, rate_at, summary_of, sustained_rate
 from kvsim.report.figure import axis
 
 NORMALIZED_S = 0.5  # of each token; the curves are steep there, so that little depends on it
@@ -61,7 +61,7 @@ def tasks(folder: Path, quick: bool) -> Mapping[str, Task]:
     for model in models:
         for key, (_, changes, names) in WITHOUT.items():
             for name in names:
-                task = _search(folder, model, name, {**shorter, **changes})
+                task = _search(folder, model, name, {**shorter, **changes}, ())
                 found[f"{model}/{name}/without {key}"] = task
         for name in ("base", "orca_oracle", "orca_max"):
             path = folder / f"sustained_{model}.yaml"
@@ -69,9 +69,15 @@ def tasks(folder: Path, quick: bool) -> Mapping[str, Task]:
     return found
 
 
-def _search(folder: Path, model: str, name: str, changes: Mapping[str, Any]) -> Task:
+def _search(
+    folder: Path,
+    model: str,
+    name: str,
+    changes: Mapping[str, Any],
+    lower_shares: Sequence[float] = LOWER_SHARES,
+) -> Task:
     path = folder / f"sustained_{model}.yaml"
-    return Task(sustained_rate, (path, name, changes, NORMALIZED_S))
+    return Task(sustained_rate, (path, name, changes, NORMALIZED_S, lower_shares))
 
 
 def chapter(results: Mapping[str, Any]) -> Chapter:

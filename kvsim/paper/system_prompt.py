@@ -24,7 +24,7 @@ def tasks(folder: Path, quick: bool) -> Mapping[str, Task]:
     for words, tokens in PREFIXES.items():
         changes = {"workload.prompts.prefix_tokens": tokens} | hurry
         for system in SYSTEMS:
-            arguments = (folder / FILE, system, changes, NORMALIZED_S)
+            arguments = (folder / FILE, system, changes, NORMALIZED_S, ())
             found[f"{words}/{system}"] = Task(sustained_rate, arguments)
         found[f"{words}/saved"] = Task(summary_of, (folder / FILE, "base", changes))
     return found
