@@ -77,10 +77,9 @@ def chapter(results: Mapping[str, Any]) -> Chapter:
     sentence = (
         "Translations that begin with the same examples. The first request computes their blocks, "
         "which stay; all later ones map them, and compute and keep their own part alone. The gain "
-        "grows with the prefix. With one example little memory is saved that binds, and Orca, "
-        "which computes prompts and decodes in the same iterations, sustains "
-        f"{one['orca_oracle'] / one['base']:.2f} of vLLM's rate: there prompts have steps of their "
-        "own. The lengths of sentences are assumed, and OPT-13B stands for the paper's model."
+        "grows with the prefix. With one example little memory is saved that binds: Orca (Oracle) "
+        f"sustains {one['orca_oracle'] / one['base']:.2f} of vLLM's rate. The lengths of sentences "
+        "are assumed, and OPT-13B stands for the paper's model."
     )
     return Chapter(
         "system_prompt",
