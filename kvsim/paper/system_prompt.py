@@ -73,13 +73,11 @@ def chapter(results: Mapping[str, Any]) -> Chapter:
         list(PREFIXES),
         {name: [rates[words][system] for words in PREFIXES] for system, name in SYSTEMS.items()},
     )
-    one = rates["one example"]
     sentence = (
         "Translations that begin with the same examples. The first request computes their blocks, "
         "which stay; all later ones map them, and compute and keep their own part alone. The gain "
-        "grows with the prefix. With one example little memory is saved that binds: Orca (Oracle) "
-        f"sustains {one['orca_oracle'] / one['base']:.2f} of vLLM's rate. The lengths of sentences "
-        "are assumed, and OPT-13B stands for the paper's model."
+        "grows with the prefix. The lengths of sentences are assumed, and OPT-13B stands for the "
+        "paper's model."
     )
     return Chapter(
         "system_prompt",
