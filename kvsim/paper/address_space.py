@@ -21,7 +21,7 @@ _STEP_OF_TABLE = 20
 
 
 def tasks(folder: Path, quick: bool) -> Mapping[str, Task]:
-    """Return two minutes of each layout, when the cache has long been full."""
+    """Return two minutes of each layout, ten minutes into the hour."""
     begin_s, end_s = (QUICK_S / 2, QUICK_S) if quick else (BEGIN_S, END_S)
     return {name: Task(address_map, (folder / FILE, name, begin_s, end_s)) for name in LAYOUTS}
 

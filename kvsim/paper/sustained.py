@@ -1,6 +1,6 @@
 """Figure 12: the rate that each system sustains at the same normalized latency."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from kvsim.metrics.catalog import percent
 from kvsim.paper.chapter import Chapter, Finding
 from kvsim.paper.charts import bars, lines
 from kvsim.paper.printed import printed
-from kvsim.paper.tasks import Task, rate_at, summary_of, sustained_rate
+from kvsim.paper.tasks import LOWER_SHARES, Task, rate_at, summary_of, sustained_rate
 from kvsim.report.figure import axis
 
 NORMALIZED_S = 0.5  # of each token; the curves are steep there, so that little depends on it
@@ -61,7 +61,7 @@ def tasks(folder: Path, quick: bool) -> Mapping[str, Task]:
     for model in models:
         for key, (_, changes, names) in WITHOUT.items():
             for name in names:
-                task = _search(folder, model, name, {**shorter, **changes})
+                task = _search(folder, model, name, {**shorter, **changes}, ())
                 found[f"{model}/{name}/without {key}"] = task
         for name in ("base", "orca_oracle", "orca_max"):
             path = folder / f"sustained_{model}.yaml"
@@ -69,9 +69,15 @@ def tasks(folder: Path, quick: bool) -> Mapping[str, Task]:
     return found
 
 
-def _search(folder: Path, model: str, name: str, changes: Mapping[str, Any]) -> Task:
+def _search(
+    folder: Path,
+    model: str,
+    name: str,
+    changes: Mapping[str, Any],
+    lower_shares: Sequence[float] = LOWER_SHARES,
+) -> Task:
     path = folder / f"sustained_{model}.yaml"
-    return Task(sustained_rate, (path, name, changes, NORMALIZED_S))
+    return Task(sustained_rate, (path, name, changes, NORMALIZED_S, lower_shares))
 
 
 def chapter(results: Mapping[str, Any]) -> Chapter:
@@ -112,7 +118,8 @@ def chapter(results: Mapping[str, Any]) -> Chapter:
     sentence = (
         "ShareGPT, one-hour traces (15 minutes for OPT-175B). A rate is sustained while the mean "
         "normalized latency, E2E over the answer's length, stays within the bound; the rate is "
-        "found by halving. FasterTransformer is C++ and has no host overhead here; the others "
+        "found by halving. vLLM computes prompts and decodes in the same iterations, as the paper "
+        "says and as Orca does. FasterTransformer is C++ and has no host overhead here; the others "
         "share the synchronous engine's. OPT-175B's batches reach past 128 rows, the edge of a "
         "tile: there the products measured on A100 take 2.2 to 2.8 times what FLOPs and bytes "
         "would, against 1.4 to 1.7 below it, so that a larger batch gains little."
@@ -151,12 +158,15 @@ def _why(results: Mapping[str, Any], model: str, name: str) -> str:
 
 
 def _steps(results: Mapping[str, Any], model: str, name: str) -> str:
-    """Compare batches and steps in overload: the ratio is at most that of the one to the other."""
+    """Compare batches and steps in overload: their quotient is about the ratio of rates."""
     found = {each: results[f"{model}/{each}/overload"] for each in ("base", name)}
     batch, step_ms = (
         {each: scale * summary["figures"][figure] for each, summary in found.items()}
         for figure, scale in (("running_seqs_mean", 1.0), ("step_mean_s", 1e3))
     )
+    vllm = found["base"]["figures"]
+    steps = vllm["busy_fraction"] * OVERLOADED_S / vllm["step_mean_s"]
+    again = vllm["recomputed_tokens"] / (steps * vllm["step_tokens_mean"])
     parts = found["base"]["limits"]["component_share"]
     most = sorted(parts, key=lambda part: -parts[part])[:3]
     shares = ", ".join(f"{part.replace('_', ' ')} {percent(parts[part])}" for part in most)
@@ -164,9 +174,9 @@ def _steps(results: Mapping[str, Any], model: str, name: str) -> str:
         f"In overload vLLM has {batch['base']:.0f} requests in steps of {step_ms['base']:.0f} ms "
         f"({shares}), {SYSTEMS[name]} {batch[name]:.0f} in {step_ms[name]:.0f} ms: "
         f"{batch['base'] / batch[name]:.2f} times the batch, "
-        f"{step_ms['base'] / step_ms[name]:.2f} times the step. What their quotient is more "
-        "than the ratio of rates goes into prompts, which have steps of their own in vLLM, and "
-        "into requests that are computed again after a preemption."
+        f"{step_ms['base'] / step_ms[name]:.2f} times the step. The ratio of rates is about their "
+        f"quotient. Of the tokens in vLLM's steps {percent(again)} are computed again, after a "
+        "preemption; Orca preempts nobody."
     )
 
 

@@ -24,7 +24,7 @@ def tasks(folder: Path, quick: bool) -> Mapping[str, Task]:
     for words, tokens in PREFIXES.items():
         changes = {"workload.prompts.prefix_tokens": tokens} | hurry
         for system in SYSTEMS:
-            arguments = (folder / FILE, system, changes, NORMALIZED_S)
+            arguments = (folder / FILE, system, changes, NORMALIZED_S, ())
             found[f"{words}/{system}"] = Task(sustained_rate, arguments)
         found[f"{words}/saved"] = Task(summary_of, (folder / FILE, "base", changes))
     return found
@@ -73,14 +73,11 @@ def chapter(results: Mapping[str, Any]) -> Chapter:
         list(PREFIXES),
         {name: [rates[words][system] for words in PREFIXES] for system, name in SYSTEMS.items()},
     )
-    one = rates["one example"]
     sentence = (
         "Translations that begin with the same examples. The first request computes their blocks, "
         "which stay; all later ones map them, and compute and keep their own part alone. The gain "
-        "grows with the prefix. With one example little memory is saved that binds, and Orca, "
-        "which computes prompts and decodes in the same iterations, sustains "
-        f"{one['orca_oracle'] / one['base']:.2f} of vLLM's rate: there prompts have steps of their "
-        "own. The lengths of sentences are assumed, and OPT-13B stands for the paper's model."
+        "grows with the prefix. The lengths of sentences are assumed, and OPT-13B stands for the "
+        "paper's model."
     )
     return Chapter(
         "system_prompt",

@@ -1,6 +1,6 @@
 """Simulations in memory: one variant at one load, or the highest rate that it sustains."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -80,18 +80,23 @@ def summary_of(path: Path, variant: str, changes: Mapping[str, Any]) -> Summary:
 
 
 def sustained_rate(
-    path: Path, variant: str, changes: Mapping[str, Any], normalized_s: float
+    path: Path,
+    variant: str,
+    changes: Mapping[str, Any],
+    normalized_s: float,
+    lower_shares: Sequence[float] = LOWER_SHARES,
 ) -> list[tuple[float, float]]:
     """Search the highest rate at which the mean normalized latency stays within a bound.
 
     The search begins at what the server completes while far more comes than it can take, and halves
-    intervals in the logarithm of the rate. Two lower rates are there for the picture.
+    intervals in the logarithm of the rate. Some lower rates are there for the picture.
 
     Args:
         path: The scenario file; its arrivals have a `rate_per_s`.
         variant: Name of the variant, or `base`.
         changes: As in `summary_of`.
         normalized_s: The bound, in seconds a token.
+        lower_shares: Of the rate that is found: which lower ones are tried, too.
 
     Returns:
         Each rate that was tried, in requests/s, with the latency there, in rising order.
@@ -112,7 +117,7 @@ def sustained_rate(
     while high / low > 1 + PRECISION:
         middle = _rounded((low * high) ** 0.5)
         low, high = (middle, high) if meets(middle) else (low, middle)
-    for share in LOWER_SHARES:
+    for share in lower_shares:
         meets(_rounded(share * low))
     return sorted(found.items())
 

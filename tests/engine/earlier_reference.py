@@ -182,8 +182,9 @@ class PlainStaticBatches(Places):
 
 
 class PlainV0(Engine):
-    def __init__(self, cost, max_seqs, budget, blocks, size, watermark_blocks, host):
+    def __init__(self, cost, max_seqs, budget, blocks, size, watermark_blocks, host, apart):
         super().__init__(cost, max_seqs, budget)
+        self.apart = apart
         self.free, self.size, self.watermark = blocks, size, watermark_blocks
         self.host_free, self.block_ns = host or (0, 0)
         self.swapped = []
@@ -212,9 +213,16 @@ class PlainV0(Engine):
         job.blocks = 0
 
     def plan(self, now):
+        if not self.apart:
+            decodes = self.go_on()
+            left = self.budget - len(decodes)
+            return self.admit(now, left) if not self.preempted else [], decodes, []
+        chunks = self.admit(now, self.budget)
+        return chunks, [] if chunks else self.go_on(), []
+
+    def admit(self, now, budget):
         chunks = []
         if not self.swapped:
-            budget = self.budget
             while self.waiting and len(self.running) < self.max_seqs:
                 job = self.waiting[0]
                 if job.known > budget or not self.fits(self.needed(job.known)):
@@ -224,8 +232,9 @@ class PlainV0(Engine):
                 self.take(job, self.needed(job.known))
                 budget -= job.known
                 chunks.append(job)
-        if chunks:
-            return chunks, [], []
+        return chunks
+
+    def go_on(self):
         for job in list(self.running):
             missing = self.needed(job.computed + 1) - job.blocks
             while job in self.running and not (
@@ -236,7 +245,7 @@ class PlainV0(Engine):
                 self.take(job, missing)
         if not self.preempted:
             self.swap_in()
-        return [], list(self.running), []
+        return list(self.running)
 
     def evict(self, job):
         self.preempted += 1

@@ -35,10 +35,10 @@ class Group:
 class PlainV0:
     """One replica; `run` returns a dictionary for each step."""
 
-    def __init__(self, groups, config, cost, swap_blocks, swap_ns, swaps_single, declares):
+    def __init__(self, groups, config, cost, swap_blocks, swap_ns, policy):
         self.groups, self.config, self.cost = groups, config, cost
-        self.swap_blocks, self.swap_ns, self.swaps_single = swap_blocks, swap_ns, swaps_single
-        self.declares = declares
+        self.swap_blocks, self.swap_ns, self.swaps_single = swap_blocks, swap_ns, policy.swaps
+        self.declares, self.apart = policy.declared_prefixes, policy.prompts_apart
         self.block = config.block_size
         self.blocks = config.num_gpu_blocks - 1
         self.kept_back = int(config.watermark * config.num_gpu_blocks)
@@ -78,17 +78,27 @@ class PlainV0:
                 self.waiting.append(pending.pop(0))
             self.follow()
             self.copied_ns, self.lost = 0, 0
-            prompts = self.admit() if not self.swapped else []
-            decoding = []
-            if not prompts:
-                self.write()
-                if self.swapped and not self.lost:
-                    self.swap_in()
-                decoding = self.running
+            prompts, decoding = self.plan_apart() if self.apart else self.plan_both()
             steps.append(self.record(now, prompts, decoding))
             now += steps[-1]["duration_ns"]
             self.sample(prompts, decoding)
         return steps
+
+    def plan_apart(self):
+        prompts = self.admit(self.config.max_num_batched_tokens) if not self.swapped else []
+        return prompts, [] if prompts else self.go_on()
+
+    def plan_both(self):
+        decoding = list(self.go_on())
+        written = sum(len(group.slots) for group in decoding)
+        left = self.config.max_num_batched_tokens - written
+        return self.admit(left) if not (self.lost or self.swapped) else [], decoding
+
+    def go_on(self):
+        self.write()
+        if self.swapped and not self.lost:
+            self.swap_in()
+        return self.running
 
     def follow(self):
         for group in self.running:
@@ -98,8 +108,8 @@ class PlainV0:
                 group.slots = {at: list(group.slots[p]) for at, p in enumerate(chosen)}
                 group.followed = written
 
-    def admit(self):
-        budget, prompts = self.config.max_num_batched_tokens, []
+    def admit(self, budget):
+        prompts = []
         while self.waiting:
             group = self.waiting[0]
             known = group.prompt + max(group.done.values())

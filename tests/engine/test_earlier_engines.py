@@ -34,7 +34,13 @@ CONFIG = EngineConfig(
 COST = LinearCost(50, 3, 1)
 SMALL_HOST = VllmV0(preemption="swap", swap_space_gib=8 * BLOCK.size_bytes / 2**30)
 KINDS = [kind() for kind in policies_in(schedulers)]
-MORE = [VllmV0(preemption="swap"), SMALL_HOST, Sarathi(chunk_size_tokens=32)]
+MORE = [
+    VllmV0(preemption="swap"),
+    SMALL_HOST,
+    VllmV0(prompts_apart=False),
+    SMALL_HOST.model_copy(update={"prompts_apart": False}),
+    Sarathi(chunk_size_tokens=32),
+]
 LAYOUTS = [
     Paged(),
     Contiguous(),
@@ -203,6 +209,17 @@ def test_in_v0_prompts_come_first_and_decodes_pause():
     place = steps["paused_seqs"].tolist().index(1)
     longest_ns = steps["duration_ns"][place] + steps["duration_ns"][place + 1]
     assert max(gaps_ns[counts > 0]) == longest_ns
+
+
+def test_prompts_may_run_beside_decodes_in_v0_as_in_orca():
+    """Where memory never lacks, the two differ in nothing but the pool."""
+    rows = [(50 * number, 10 + 7 * number % 31, 5 + number % 9, 0) for number in range(40)]
+    together = tables_of(rows, VllmV0(prompts_apart=False), num_gpu_blocks=500)["steps"]
+    orca = tables_of(rows, Orca(), Contiguous(), num_gpu_blocks=500)["steps"]
+    assert ((together["prefill_seqs"] > 0) & (together["decode_seqs"] > 0)).any()
+    assert not together["paused_seqs"].any()
+    for name in ("start_ns", "duration_ns", "prefill_tokens", "decode_seqs", "decode_kv_tokens"):
+        assert together[name].tolist() == orca[name].tolist()
 
 
 def test_what_is_swapped_out_comes_back_and_its_copies_lengthen_the_steps():

@@ -66,14 +66,16 @@ def compare(seed, rows, config, cost, engine, layout, plain):
     return expected
 
 
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "together"])
 @pytest.mark.parametrize("preemption", ["auto", "recompute", "swap"])
-def test_vllm_v0(preemption):
+def test_vllm_v0(preemption, apart):
     swaps = preempted = 0
     for seed in range(SCENARIOS):
         rows, config, cost, rng = random_crowd(seed)
         host_blocks = int(rng.choice([0, 5, 1000]))
         engine = VllmV0(
             preemption=preemption,
+            prompts_apart=apart,
             swap_space_gib=host_blocks * BLOCK.size_bytes / GIB,
             link=HostLink(launch_s=0.0, peak_fraction=0.1),
         )
@@ -85,6 +87,7 @@ def test_vllm_v0(preemption):
             config.block_size,
             int(config.watermark * config.num_gpu_blocks),
             (host_blocks, BLOCK_NS) if preemption == "swap" else None,
+            apart,
         )
         for row in compare(seed, rows, config, cost, engine, Paged(), plain):
             swaps += row.swap_ns > 0

@@ -77,9 +77,7 @@ def both(groups, config, policy):
     steps["shared"] = steps["shared_kv_tokens"]
     swap_blocks = int(policy.swap_space_gib * GIB) // BLOCK.size_bytes
     swap_ns = HostLink().copy_ns(BLOCK.size_bytes, BLOCK.tensors, BLOCK.link_bytes_per_s)
-    plain = PlainV0(
-        groups, config, COST, swap_blocks, swap_ns, policy.swaps, policy.declared_prefixes
-    ).run()
+    plain = PlainV0(groups, config, COST, swap_blocks, swap_ns, policy).run()
     rows = zip(*(steps[name] for name in COMPARED), strict=True)
     found = [dict(zip(COMPARED, row, strict=True)) for row in rows]
     return found, plain, trace
@@ -124,10 +122,10 @@ def prefixed(draw):
 
 @pytest.mark.parametrize("config", [CONFIG, TIGHT], ids=["ample", "tight"])
 @pytest.mark.parametrize("preemption", ["auto", "swap"])
-@settings(max_examples=60)
-@given(groups=sampled() | searched() | prefixed(), declared=st.booleans())
-def test_the_engine_does_as_the_plain_one(config, preemption, groups, declared):
-    policy = VllmV0(preemption=preemption, declared_prefixes=declared)
+@settings(max_examples=100)
+@given(groups=sampled() | searched() | prefixed(), declared=st.booleans(), apart=st.booleans())
+def test_the_engine_does_as_the_plain_one(config, preemption, groups, declared, apart):
+    policy = VllmV0(preemption=preemption, declared_prefixes=declared, prompts_apart=apart)
     found, plain, _ = both(groups, config, policy)
     assert found == plain
 

@@ -57,6 +57,8 @@ def test_the_search_ends_about_the_capacity(scenario: Path, monkeypatch):
     above = min(r for r, latency in found if latency > 0.05)
     assert below <= rate <= above <= 1.1 * below
     assert rate == pytest.approx(4 / (30 * 0.010), rel=0.25)  # four at a time, 30 steps of 10 ms
+    bare = tasks.sustained_rate(scenario, "contiguous", {"engine.max_num_seqs": 4}, 0.05, ())
+    assert found[len(tasks.LOWER_SHARES) :] == bare
 
 
 def test_a_rate_between_two_that_were_tried_is_interpolated_in_logarithms():

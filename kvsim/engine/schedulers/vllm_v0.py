@@ -1,4 +1,4 @@
-"""vLLM V0 as of 2023 (Kwon et al., SOSP 2023): prompts first, preemption by recompute or swap."""
+"""vLLM V0 as of 2023 (Kwon et al., SOSP 2023): whole prompts, preemption by recompute or swap."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ LACKS_SWAPPED = HEAD_LACKS.index("swapped")
 
 
 class VllmV0(SchedulerPolicy):
-    """First come, first served; a step computes either whole prompts or one token for each other.
+    """First come, first served; prompts are computed whole, apart from decodes or beside them.
 
-    Prompts come first: while a waiting request fits, decodes pause. When blocks run out, the
+    Apart, prompts come first: while a waiting request fits, decodes pause. When blocks run out, the
     latest request gives way. What was swapped out comes back, earliest first, as soon as its
     blocks and one more fit; until all are back nobody else is admitted. Copies are done before the
     model runs, in the same step. Two rules differ where V0 would hang, ignore a request or crash:
@@ -57,6 +57,10 @@ class VllmV0(SchedulerPolicy):
     declared_prefixes: bool = False
     """Keep the blocks of each system prompt that the workload names (`prefix_tokens` of its
     prompts): its first request computes them, and all later ones share them, copying on write."""
+    prompts_apart: bool = True
+    """A step computes either prompts or decodes, as vLLM does since August 2023 (pull request 658).
+    Else it computes both, as the paper says (section 4.3) and earlier releases do: decodes first,
+    then what is back from the host, then prompts as far as the budget goes."""
 
     @property
     def swaps(self) -> bool:
@@ -80,7 +84,7 @@ class VllmV0(SchedulerPolicy):
         # `layouts` says so; what looks on while an engine works may stand before the pool.
         pool = cast("PagedPool", allocator)
         kinship = Kinship(pool, self.declared_prefixes)
-        return VllmV0Scheduler(config, waiting, kinship, self._swap_space(block), self.swaps)
+        return VllmV0Scheduler(config, waiting, kinship, self, self._swap_space(block))
 
 
 _NO_SWAP_SPACE = (
@@ -94,10 +98,7 @@ _TOO_SMALL = (
 
 
 class VllmV0Scheduler(BlockEngine):
-    """Prompts first; `swaps_single` sequences into its swap space, or recomputes them.
-
-    The sequences of a group come, run and give way together.
-    """
+    """The sequences of a group come, run and give way together."""
 
     gangs_samples = True
 
@@ -106,13 +107,13 @@ class VllmV0Scheduler(BlockEngine):
         config: EngineConfig,
         waiting: WaitingQueue,
         kinship: Kinship,
+        policy: VllmV0,
         swap_space: SwapSpace | None = None,
-        swaps_single: bool = False,
     ) -> None:
         """Schedule from `waiting`, which several replicas may share."""
         super().__init__(config, kinship.pool, waiting, swap_space)
         self._pool, self._kinship = kinship.pool, kinship
-        self._swaps_single = swaps_single
+        self._swaps_single, self._prompts_apart = policy.swaps, policy.prompts_apart
         self._largest_group = 1
         self.swapped: deque[Request] = deque()  # in order of arrival
         self._swapped_tables: dict[int, SwappedTables] = {}  # by request, the same for a group
@@ -141,23 +142,17 @@ class VllmV0Scheduler(BlockEngine):
         self._kinship.leave(request)
 
     def schedule(self, step: int, in_flight: int = 0) -> Plan:
-        """Schedule prompts if there are some that fit, else a token for each running request."""
+        """Schedule prompts that fit, and a token for each running request: apart, or both."""
         plan = self.clear()
         self._kinship.follow_choices(step)
-        if self.waiting:
-            if self.swapped:
-                plan.head_lacks = LACKS_SWAPPED
-            else:
-                self._admit()
+        if self._prompts_apart:
+            self._take_in()
         if plan.admitted:
             self._pause()
         else:
-            self.grow(step)
-            if self.swapped and not (plan.preempted or plan.swapped_out):
-                self._swap_in(step)
-            self.beat()
-            if self.waiting and (plan.preempted or plan.swapped_out):
-                plan.head_lacks = LACKS_SWAPPED if self.swapped else PREEMPTING
+            self._go_on(step)
+            if not self._prompts_apart or plan.preempted or plan.swapped_out:
+                self._take_in()
         self.note_stuck()
         return plan
 
@@ -169,10 +164,21 @@ class VllmV0Scheduler(BlockEngine):
 
     # Prompts
 
+    def _take_in(self) -> None:
+        """Admit those who wait, unless somebody has just given way or is swapped out."""
+        if not self.waiting:
+            return
+        if self.swapped:
+            self.plan.head_lacks = LACKS_SWAPPED
+        elif self.plan.preempted:
+            self.plan.head_lacks = PREEMPTING
+        else:
+            self._admit()
+
     def _admit(self) -> None:
         """Admit from the head of the queue until something lacks; prompts run whole."""
         config, plan, waiting = self.config, self.plan, self.waiting
-        budget_tokens = config.max_num_batched_tokens
+        budget_tokens = config.max_num_batched_tokens - plan.decode_seqs
         admitted: list[Request] = []
         while waiting:
             request = waiting.head
@@ -213,6 +219,13 @@ class VllmV0Scheduler(BlockEngine):
             request.offset -= 1
 
     # Decodes
+
+    def _go_on(self, step: int) -> None:
+        """Let those who decode go on, and those who are swapped out if there is room again."""
+        self.grow(step)
+        if self.swapped and not (self.plan.preempted or self.plan.swapped_out):
+            self._swap_in(step)
+        self.beat()
 
     def grow(self, step: int) -> None:
         """Give each decoding sequence its slot for this step; the latest groups give way.
