@@ -131,6 +131,7 @@ HOMES = (
     "kvsim.engine.allocators.contiguous",
     "kvsim.memory.kv_groups",
     "kvsim.engine.replica",
+    "kvsim.engine.unfilled",
     "kvsim.engine.cluster",
     "kvsim.engine.clients",
 )

@@ -70,7 +70,7 @@ def replay(recording: Recording) -> Replayed:
     notes.now_ns = lambda: cluster.now_ns
     cluster.run()
     tables = _columns(chunks)
-    if recording.step_cost is not None and not recording.was_stopped:
+    if recording.step_cost is not None and len(notes.calls) < notes.most_calls:
         # Observed, it takes its steps one by one; as users run it, it passes quiet ones at once.
         cluster, chunks = _cluster(recording, VllmScheduler)
         cluster.run()

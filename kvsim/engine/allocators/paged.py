@@ -183,7 +183,7 @@ class PagedPool:
     def settle(self, seq: int, tokens: int) -> None:
         """Give a sequence of so many tokens the blocks that it is still owed."""
         table = self._tables[seq]
-        missing = -(-tokens // self._block_size) - len(table)
+        missing = -(-min(tokens, self._max_model_len) // self._block_size) - len(table)
         if missing > 0:
             self._owed_blocks -= missing
             self._count_taken(-missing)
