@@ -457,7 +457,7 @@ class Replica:
             return False
         tokens = chunk_tokens + decode_seqs
         duration_ns = self._cost.step_ns(tokens, seqs, decode_seqs, decode_kv_tokens, chunks_ns)
-        if plan.admitted:
+        if plan.admitted and self._copy_ns_per_token:
             duration_ns += self._compact()
         duration_ns += plan.copy_ns
         # If the step before it is in flight, it starts when that one ends.

@@ -87,7 +87,6 @@ class PagedPool:
         "_free_blocks",
         "_max_model_len",
         "_num_blocks",
-        "_owed_blocks",
         "_resident",
         "_resident_blocks",
         "_spare",
@@ -100,6 +99,7 @@ class PagedPool:
         "free_tokens",
         "growth_tokens",
         "holes_tokens",
+        "owed_blocks",
         "resident_tokens",
         "reusable_tokens",
         "rounding_tokens",
@@ -118,7 +118,7 @@ class PagedPool:
         self._free_blocks: list[int] = []  # the last one is the front of the queue
         self._unused = range(self._first_block, shape.num_gpu_blocks)  # taken in ascending order
         self._tables: dict[int, list[int]] = {}
-        self._owed_blocks = 0  # taken, but in nobody's table yet
+        self.owed_blocks = 0  # taken, but in nobody's table yet
         self._spare: dict[int, int] = {}  # slots beyond the length: less than a block
         # Owners of a block beyond its first; a block with one owner has no entry.
         self._co_owners: dict[int, int] = {}
@@ -178,14 +178,14 @@ class PagedPool:
     def owe(self, blocks: int) -> None:
         """Count blocks as taken, of which `settle` will say whose they are; there are enough."""
         self._count_taken(blocks)
-        self._owed_blocks += blocks
+        self.owed_blocks += blocks
 
     def settle(self, seq: int, tokens: int) -> None:
         """Give a sequence of so many tokens the blocks that it is still owed."""
         table = self._tables[seq]
         missing = -(-min(tokens, self._max_model_len) // self._block_size) - len(table)
         if missing > 0:
-            self._owed_blocks -= missing
+            self.owed_blocks -= missing
             self._count_taken(-missing)
             table += self._take(missing)
 
@@ -322,8 +322,8 @@ class PagedPool:
         require(one_each, "a block is lost, or both owned and free")
         spares_fit = all(0 <= spare < self._block_size for spare in self._spare.values())
         require(spares_fit, "a table is longer or shorter than its sequence")
-        taken = (len(counted) + self._owed_blocks) * self._block_size
-        free_blocks = len(free) + len(self._unused) - self._owed_blocks
+        taken = (len(counted) + self.owed_blocks) * self._block_size
+        free_blocks = len(free) + len(self._unused) - self.owed_blocks
         require_sums(self, taken, 0, free_blocks * self._block_size)
         shared_tokens = (sum(counted.values()) - len(counted)) * self._block_size
         shared_tokens -= self.resident_tokens

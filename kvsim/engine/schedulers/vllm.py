@@ -271,8 +271,10 @@ class VllmScheduler:
             self._slide_and_grow(step, plan, needing)
             return
         append, growth_tokens = self.allocator.append, self._growth_tokens
+        owes = self._plain_pool is not None and self._plain_pool.owed_blocks > 0
         for request in needing:
-            self._settle(request, step)
+            if owes:
+                self._settle(request, step)
             while request.rank >= 0:  # else it was a victim, perhaps its own (R14)
                 if append(request.number, request.chunk_tokens or growth_tokens):
                     break
