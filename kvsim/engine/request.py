@@ -172,6 +172,13 @@ class Request:
         self.chunk_step, self.chunk_start_tokens = step, self.computed_tokens
         self.computed_tokens += self.chunk_tokens
 
+    def lose_all(self) -> None:
+        """Note that it was preempted, and is to be computed again; it doesn't decode."""
+        self.rank = -1
+        self.preemptions += 1
+        self.lost_tokens += self.computed_tokens
+        self.chunk_tokens = 0
+
     def start_decoding(self, step: int) -> None:
         """Begin to decode in `step`, with all known tokens computed and one more just sampled."""
         self.decoding = True

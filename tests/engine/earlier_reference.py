@@ -4,6 +4,7 @@ Each says in the most direct way what one replica must do. KV memory is a number
 of free places for sequences.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 
@@ -51,7 +52,7 @@ class Row:
     owned_tokens: int = 0
 
 
-class Engine:
+class Engine(ABC):
     """Time, arrivals and rows; a subclass says in `plan` who is computed next."""
 
     def __init__(self, cost, max_seqs, budget):
@@ -76,8 +77,9 @@ class Engine:
     def swap_ns(self):
         return 0
 
+    @abstractmethod
     def owned_tokens(self):
-        raise NotImplementedError
+        """How many slots are owned."""
 
     def execute(self, now, chunks, decodes, ended):
         """Compute whole prompts, and a token for each of `decodes`; `ended` rows are for nobody."""

@@ -195,10 +195,7 @@ class BlockEngine:
         """Take all blocks from a running request; it is to be computed again."""
         self.stop(request, step)
         self.allocator.free(request.number)
-        request.rank = -1
-        request.preemptions += 1
-        request.lost_tokens += request.computed_tokens
-        request.chunk_tokens = 0
+        request.lose_all()
         self.waiting.requeue(request)
         self.plan.preempted = [*self.plan.preempted, request]
 

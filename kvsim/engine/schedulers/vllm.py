@@ -463,10 +463,7 @@ class VllmScheduler:
         request.rank_in_flight = request.rank
         self._leave(request, step)
         self.allocator.free(request.number)
-        request.rank = -1
-        request.preemptions += 1
-        request.lost_tokens += request.computed_tokens
-        request.chunk_tokens = 0
+        request.lose_all()
         self.waiting.requeue(request)
         plan.preempted = [*plan.preempted, request]
         self._share_budget(behind=rank)
