@@ -14,18 +14,15 @@ from typing import Any
 import numpy as np
 
 import kvsim
-from kvsim.cost import StepShape
 from kvsim.engine.recorder import Sink
 from kvsim.errors import InputError, Problem
-from kvsim.metrics import RunContext, StepCosts
 from kvsim.metrics.summary import Summary, summarize
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
 from kvsim.scenario.variant import ResolvedVariant, scenario_hash
-from kvsim.simulate import Simulated, simulate
+from kvsim.simulate import Simulated, run_context, simulate
 from kvsim.table_files import StoredTable, TableWriter
 from kvsim.tables import TABLES, Columns, tables_of
-from kvsim.units import seconds_to_ns
 from kvsim.workload.parameters import file_digests
 from kvsim.workload.replay import as_sent
 from kvsim.workload.requests import RequestTable
@@ -188,43 +185,6 @@ def sent_in(run: Run) -> RequestTable:
     rows = run.tables[BASE]["requests"]
     retried = np.array(run.simulated[BASE].totals.retried_rows, dtype=np.int64)
     return as_sent(run.requests, rows["request"], rows["arrival_ns"], retried)
-
-
-def step_shape(steps: Columns) -> StepShape:
-    """Return what the cost of recorded steps depends on."""
-    names = (field for field in StepShape.__dataclass_fields__)
-    return StepShape(**{name: steps[name] for name in names})
-
-
-def run_context(
-    variant: ResolvedVariant, requests: RequestTable, simulated: Simulated
-) -> RunContext:
-    """Return what the metrics must know of a run beside its tables."""
-    scenario, cost = variant.scenario, variant.cost
-    end_s = scenario.max_simulated_s
-    peak_flop_per_s, peak_hbm_bytes_per_s = cost.peaks()
-
-    def costs_of(steps: Columns) -> StepCosts:
-        shape = step_shape(steps)
-        return StepCosts(tuple(cost.parts_ns(shape).items()), *cost.work(shape))
-
-    return RunContext(
-        horizon_ns=requests.horizon_ns,
-        end_ns=None if end_s is None else seconds_to_ns(end_s),
-        kv_capacity_tokens=simulated.kv_capacity_tokens,
-        kv_bytes_per_token=variant.kv_slot_bytes,
-        max_num_seqs=variant.engine.max_num_seqs,
-        replicas=variant.num_engines,
-        num_gpus=variant.num_gpus,
-        warmup_ns=seconds_to_ns(scenario.warmup_s),
-        slo=scenario.slo,
-        class_names=requests.class_names,
-        class_slos=scenario.class_slos,
-        price_usd_per_gpu_hour=variant.price.usd_per_gpu_hour if variant.price else None,
-        costs_of=costs_of,
-        peak_flop_per_s=peak_flop_per_s,
-        peak_hbm_bytes_per_s=peak_hbm_bytes_per_s,
-    )
 
 
 def _obstacle(target: Path) -> str:

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
+from kvsim.cost import StepShape
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.cluster import Cluster, Fleet, Progress, RunTotals
 from kvsim.engine.ranks import to_ranks
 from kvsim.engine.recorder import Sink
+from kvsim.metrics import RunContext, StepCosts
 from kvsim.rng import stream
 from kvsim.scenario.variant import ResolvedVariant
+from kvsim.tables import Columns
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.requests import RequestTable
 
@@ -25,26 +28,34 @@ def simulate(
     requests: RequestTable,
     sink: Sink,
     progress: Progress | None = None,
+    replication: int = 0,
 ) -> Simulated:
     """Run one variant on the requests; rows go to `sink(table, rows)` in chunks.
+
+    Args:
+        variant: What serves.
+        requests: What is sent; see `kvsim.scenario.requests.draw_requests`.
+        sink: Takes the rows.
+        progress: Is told how far the run has come.
+        replication: Number of the repetition: what the router draws is independent in each.
 
     Raises:
         BrokenLawError: kvsim contradicts itself.
     """
-    cluster = Cluster(requests, fleet_of(variant), sink, progress)
+    cluster = Cluster(requests, fleet_of(variant, replication), sink, progress)
     until_s = variant.scenario.max_simulated_s
     totals = cluster.run(None if until_s is None else seconds_to_ns(until_s))
     return Simulated(totals, cluster.kv_capacity_tokens)
 
 
-def fleet_of(variant: ResolvedVariant) -> Fleet:
+def fleet_of(variant: ResolvedVariant, replication: int = 0) -> Fleet:
     """Return the replicas of a variant, and what routes requests to them."""
     scenario = variant.scenario
     return Fleet(
         config=variant.engine,
         replicas=variant.num_engines,
         router=to_ranks(
-            scenario.routing.build(stream(scenario.seed, "routing")),
+            scenario.routing.build(stream(scenario.seed, "routing", replication)),
             scenario.engine.data_parallel_size,
         ),
         build_allocator=variant.build_allocator,
@@ -62,3 +73,40 @@ def _copy_ns_per_token(variant: ResolvedVariant) -> float:
         return 0.0
     bytes_per_s = layout.compaction_bytes_per_s or variant.gpu.hbm_bytes_per_s / 2
     return variant.memory.kv_bytes_per_token / bytes_per_s * NS_PER_S
+
+
+def step_shape(steps: Columns) -> StepShape:
+    """Return what the cost of recorded steps depends on."""
+    names = (field for field in StepShape.__dataclass_fields__)
+    return StepShape(**{name: steps[name] for name in names})
+
+
+def run_context(
+    variant: ResolvedVariant, requests: RequestTable, simulated: Simulated
+) -> RunContext:
+    """Return what the metrics must know of a run beside its tables."""
+    scenario, cost = variant.scenario, variant.cost
+    end_s = scenario.max_simulated_s
+    peak_flop_per_s, peak_hbm_bytes_per_s = cost.peaks()
+
+    def costs_of(steps: Columns) -> StepCosts:
+        shape = step_shape(steps)
+        return StepCosts(tuple(cost.parts_ns(shape).items()), *cost.work(shape))
+
+    return RunContext(
+        horizon_ns=requests.horizon_ns,
+        end_ns=None if end_s is None else seconds_to_ns(end_s),
+        kv_capacity_tokens=simulated.kv_capacity_tokens,
+        kv_bytes_per_token=variant.kv_slot_bytes,
+        max_num_seqs=variant.engine.max_num_seqs,
+        replicas=variant.num_engines,
+        num_gpus=variant.num_gpus,
+        warmup_ns=seconds_to_ns(scenario.warmup_s),
+        slo=scenario.slo,
+        class_names=requests.class_names,
+        class_slos=scenario.class_slos,
+        price_usd_per_gpu_hour=variant.price.usd_per_gpu_hour if variant.price else None,
+        costs_of=costs_of,
+        peak_flop_per_s=peak_flop_per_s,
+        peak_hbm_bytes_per_s=peak_hbm_bytes_per_s,
+    )

@@ -21,6 +21,7 @@ __all__ = [
     "Weight",
     "element_bytes",
     "load_model",
+    "model_files",
     "model_names",
     "quantized_weights",
 ]
@@ -46,15 +47,26 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> ModelSpec:
     listed = _CATALOG / f"{name_or_path.replace('/', '--')}.json"
     if name_or_path in model_names():
         return read_config(name_or_path, json.loads(listed.read_text(encoding="utf-8")))
-    path = (base_dir or Path()) / name_or_path
-    path = path / "config.json" if path.is_dir() else path
+    path, *beside = model_files(name_or_path, base_dir)
     if not path.is_file():
         raise InputError(_unknown(name_or_path))
     config = _read_object(path)
-    beside = path.with_name("hf_quant_config.json")
-    if beside.is_file() and "quantization_config" not in config:  # where modelopt keeps it
-        config["quantization_config"] = _modelopt(_read_object(beside))
+    if beside and "quantization_config" not in config:
+        config["quantization_config"] = _modelopt(_read_object(beside[0]))
     return read_config(name_or_path, config, str(path))
+
+
+def model_files(name_or_path: str, base_dir: Path | None = None) -> list[Path]:
+    """Return the files that a model is read from: its config.json, and modelopt's beside it.
+
+    None for a model of the catalog, which ships.
+    """
+    if name_or_path in model_names():
+        return []
+    path = (base_dir or Path()) / name_or_path
+    path = path / "config.json" if path.is_dir() else path
+    beside = path.with_name("hf_quant_config.json")  # where modelopt keeps the quantization
+    return [path, beside] if beside.is_file() else [path]
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -12,11 +12,10 @@ from kvsim.errors import InputError
 from kvsim.metrics.latency import FINISHED, request_latency
 from kvsim.metrics.summary import Summary, summarize
 from kvsim.policy import Parameters
-from kvsim.rundir import run_context
 from kvsim.scenario.load import ScenarioFile, load_scenario
 from kvsim.scenario.resolve import resolve
 from kvsim.scenario.variant import ResolvedVariant
-from kvsim.simulate import simulate
+from kvsim.simulate import run_context, simulate
 from kvsim.tables import TABLES, Columns
 from kvsim.units import seconds_to_ns
 from kvsim.workload.build import build_requests

@@ -69,11 +69,10 @@ def load_scenario(path: Path) -> ScenarioFile:
     """
     document = read_document(path)
     data = {"name": path.stem, **document.data}
-    context = {"base_dir": path.parent}
     found: dict[str, Scenario] = {}
     problems: dict[tuple[str, Place], Problem] = {}
-    for variant, merged in _with_variants(data):
-        scenario, mistakes = _check(merged, context)
+    for variant, merged in merged_variants(data):
+        scenario, mistakes = checked(merged, path.parent)
         for where, message in mistakes:
             written = _as_written(data, variant, where)
             problems[message, written] = document.located(Problem(message), written)
@@ -100,7 +99,7 @@ def deep_merge(base: Any, override: Any) -> Any:
     return merged | {key: value for key, value in override.items() if key not in base}
 
 
-def _with_variants(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def merged_variants(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the base, and each variant as it reads with its overrides merged in."""
     yield BASE, data
     variants = data.get("variants")
@@ -121,18 +120,23 @@ def _forbidden_overrides(data: dict[str, Any]) -> Iterator[tuple[Place, str]]:
                 yield ("variants", name, key), f"can't differ between variants: {_SHARED[key]}"
 
 
-def _check(
-    data: dict[str, Any], context: Mapping[str, Any]
+def checked(
+    data: dict[str, Any], base_dir: Path
 ) -> tuple[Scenario | None, list[tuple[Place, str]]]:
-    """Return the scenario, or None and where it is wrong in which way."""
+    """Return the scenario, or None and where it is wrong in which way.
+
+    Args:
+        data: The scenario as plain data, without variants.
+        base_dir: Where relative paths in it start.
+    """
     mistakes: list[tuple[Place, str]] = []
     if isinstance(data.get("engine"), dict):
         engine, refused = refuse_unmodeled(data["engine"])
         data = {**data, "engine": engine}
         mistakes += [(("engine", name), why) for name, why in refused.items()]
-    mistakes += _unknown_names(data, context["base_dir"])
+    mistakes += _unknown_names(data, base_dir)
     try:
-        scenario = Scenario.model_validate(data, context=context)
+        scenario = Scenario.model_validate(data, context={"base_dir": base_dir})
     except ValidationError as error:
         mistakes += mistakes_of(error, data, Scenario)
     return (None if mistakes else scenario), mistakes

@@ -15,15 +15,19 @@ from kvsim.workload.build import build_requests
 from kvsim.workload.requests import RequestTable
 
 
-def draw_requests(file: ScenarioFile, variants: Mapping[str, ResolvedVariant]) -> RequestTable:
+def draw_requests(
+    file: ScenarioFile, variants: Mapping[str, ResolvedVariant], replication: int = 0
+) -> RequestTable:
     """Draw the requests that arrive before `max_simulated_s`; refuse what can never be served.
+
+    Each replication is an independent draw of the same workload.
 
     Raises:
         InputError: A trace can't be read or is too short, no request arrives in time, or a request
             can never be served and the scenario does not say that such are rejected.
     """
     try:
-        requests = build_requests(file.base.workload, file.base.seed)
+        requests = build_requests(file.base.workload, file.base.seed, replication)
     except InputError as error:
         problems = (
             problem if problem.file else file.located(replace(problem, path="workload"), BASE)

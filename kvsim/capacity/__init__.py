@@ -1,0 +1,1 @@
+"""The highest load, or the best value of another knob, that meets the SLO, with its interval."""

@@ -1,0 +1,74 @@
+"""Values laid over those of a scenario by their dotted paths, and checked like those in a file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kvsim.errors import InputError, Problem, did_you_mean
+from kvsim.scenario.load import ScenarioFile, checked, deep_merge, merged_variants
+from kvsim.scenario.schema import BASE
+
+
+def changed(file: ScenarioFile, changes: Mapping[str, Any], variant: str = BASE) -> ScenarioFile:
+    """Return a scenario of one variant alone, now its base, with some values changed.
+
+    A change comes after the overrides of the variant. Nothing but the changed values differs: a
+    mapping is merged, unless it changes the `kind` of a policy.
+
+    Args:
+        file: The scenario file.
+        changes: Dotted path of a value → the new value, as plain data:
+            `{"engine.max_num_seqs": 64, "workload.arrivals.rate_per_s": 3.5}`. A step into a list
+            is a number, from 0.
+        variant: Which variant is changed.
+
+    Raises:
+        InputError: There is no such variant, no value of that name, or a value is not understood.
+            A problem of a change has its dotted path and no file; others are located in the file.
+    """
+    data = {"name": file.base.name, **file.document.data}
+    known = dict(merged_variants(data))
+    if variant not in known:
+        hint = did_you_mean(variant, known) or f"; known are {', '.join(known)}"
+        raise InputError(Problem(f"there is no variant {variant!r}{hint}", file.document.file))
+    merged = {key: value for key, value in known[variant].items() if key != "variants"}
+    for path, value in changes.items():
+        merged = _laid(merged, path, path.split("."), value)
+    scenario, mistakes = checked(merged, file.base_dir)
+    if scenario is None:
+        raise InputError(*(_told(file, changes, variant, *mistake) for mistake in mistakes))
+    return replace(file, variants={BASE: scenario})
+
+
+def _laid(node: Any, path: str, steps: Sequence[str], value: Any) -> Any:
+    """Return a node with a value laid over it at some steps below."""
+    if not steps:
+        return deep_merge(node, value)
+    step, rest = steps[0], steps[1:]
+    if isinstance(node, list):
+        if not step.isdecimal() or int(step) >= len(node):
+            what = f"{step!r} is no place in a list of {len(node)}, which are counted from 0"
+            raise InputError(Problem(what, path=path))
+        place = int(step)
+        return [*node[:place], _laid(node[place], path, rest, value), *node[place + 1 :]]
+    if isinstance(node, str):  # a bare kind stands for a policy without parameters
+        node = {"kind": node}
+    if node is not None and not isinstance(node, dict):
+        raise InputError(Problem(f"there is nothing within the value {node!r}", path=path))
+    inner = node or {}
+    return {**inner, step: _laid(inner.get(step), path, rest, value)}
+
+
+def _told(
+    file: ScenarioFile,
+    changes: Mapping[str, Any],
+    variant: str,
+    where: Sequence[str | int],
+    message: str,
+) -> Problem:
+    """Return a mistake with the path of the change that made it, or its place in the file."""
+    place = ".".join(map(str, where))
+    for path in changes:
+        if place == path or place.startswith(f"{path}.") or path.startswith(f"{place}."):
+            return Problem(message, path=place if place.startswith(path) else path)
+    return file.located(Problem(message, path=place), variant)

@@ -1,0 +1,1 @@
+"""A sweep file → many points → one table and one page."""
