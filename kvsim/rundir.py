@@ -4,7 +4,7 @@ import json
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,25 +16,29 @@ import numpy as np
 import kvsim
 from kvsim.engine.recorder import Sink
 from kvsim.errors import InputError, Problem
-from kvsim.metrics.summary import Summary, summarize
+from kvsim.metrics.catalog import METRICS
+from kvsim.metrics.summary import Summary, summarize, with_replications
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
 from kvsim.scenario.variant import ResolvedVariant, scenario_hash
 from kvsim.simulate import Simulated, run_context, simulate
-from kvsim.table_files import StoredTable, TableWriter
-from kvsim.tables import TABLES, Columns, tables_of
+from kvsim.table_files import StoredTable, TableWriter, write_figures
+from kvsim.tables import TABLES, Column, Columns, tables_of
 from kvsim.workload.parameters import file_digests
 from kvsim.workload.replay import as_sent
 from kvsim.workload.requests import RequestTable
 
 MANIFEST = "manifest.json"
 SUMMARY = "summary.json"
+REPLICATIONS = "replications.parquet"
 REPORT = "report.html"
 _ALWAYS = {MANIFEST, SUMMARY, *(f"{table}.parquet" for table in TABLES)}
+_ALSO = {REPLICATIONS, REPORT}  # a run without a report, or of an earlier kvsim, lacks them
 # What decides the bytes of the results beside the scenario.
 _PINNED = ("numpy", "pyarrow", "simpy", "plotly")
 
 Progress = Callable[[str, int, int], None]  # variant, simulated ns, requests that have left
+Further = Mapping[str, Sequence[Summary]]  # of all replications but the first, by variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class Run:
         variants: As resolved, the base first.
         requests: What all of them faced.
         tables: Columns by table, by variant; they are read from the disk as they are asked for.
-        summaries: Figures by variant.
+        summaries: Figures by variant; over the replications, if there are several.
         simulated: Totals by variant.
         manifest: What reproduces the run.
     """
@@ -66,8 +70,17 @@ def run_into(
     variants: Mapping[str, ResolvedVariant],
     requests: RequestTable,
     progress: Progress | None = None,
+    further: Callable[[], Further] = dict,
 ) -> Run:
     """Simulate all variants; write tables, manifest and summary into an existing folder.
+
+    Args:
+        folder: Where the files go.
+        file: The scenario as written.
+        variants: As resolved, the base first.
+        requests: What they face in the first replication, whose tables are written.
+        progress: Is told how far that has come.
+        further: Simulates the other replications, if there are any; see `kvsim.study.replications`.
 
     Raises:
         InputError: An engine can't go on with these requests; located in the scenario file.
@@ -81,7 +94,7 @@ def run_into(
         }
         for name in variants
     }
-    summaries = {
+    first = {
         name: summarize(
             tables[name]["requests"],
             tables[name]["steps"],
@@ -90,6 +103,10 @@ def run_into(
         )
         for name, variant in variants.items()
     }
+    more = further()
+    replicated = {name: [summary, *more.get(name, ())] for name, summary in first.items()}
+    summaries = with_replications(replicated)
+    _write_replications(folder / REPLICATIONS, replicated)
     about = manifest(file, variants, requests)
     _write_json(folder / MANIFEST, about)
     _write_json(folder / SUMMARY, summaries)
@@ -167,6 +184,7 @@ def manifest(
         "question": file.question,
         "scenario_sha256": scenario_hash(values, files),
         "seed": file.base.seed,
+        "replications": file.base.replications,
         "requests": len(requests),
         "requests_sha256": requests.digest(),
         "horizon_ns": requests.horizon_ns,
@@ -194,7 +212,7 @@ def _obstacle(target: Path) -> str:
     names = {path.name for path in target.iterdir()}
     if names and not names >= _ALWAYS:
         return "is no run of kvsim"
-    others = sorted(names - _ALWAYS - {REPORT})
+    others = sorted(names - _ALWAYS - _ALSO)
     return f"holds {others[0]!r} beside a run of kvsim" if others else ""
 
 
@@ -208,6 +226,14 @@ def _move(folder: Path, place: Path, aside: Path) -> None:
         if aside.exists() and not place.exists():
             aside.rename(place)
         raise
+
+
+def _write_replications(path: Path, replicated: Mapping[str, Sequence[Summary]]) -> None:
+    """Write the figures of each replication of each variant, one a row."""
+    places = [(name, number) for name, those in replicated.items() for number in range(len(those))]
+    rows = [replicated[name][number]["figures"] for name, number in places]
+    columns = [Column(name, metric.unit, metric.description) for name, metric in METRICS.items()]
+    write_figures(path, places, columns, rows)
 
 
 def _write_json(path: Path, value: Any) -> None:

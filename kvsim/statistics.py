@@ -1,11 +1,13 @@
 """What can be said of a mean: intervals, warm-up, how many observations are worth as much."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
+BATCHES = 20  # few, so that each is long, and its mean hardly depends on the one before
 _MSER_BATCH = 5  # observations
 _LONGEST_WARM_UP = 0.5  # of a series; beyond it nothing is steady
 
@@ -48,11 +50,30 @@ def mean_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval
     return Interval(mean, mean - half, mean + half, count)
 
 
-def t_quantile(confidence: float, degrees: float) -> float:
-    """Return how many standard errors a two-sided interval of Student's t reaches."""
-    from scipy.special import stdtrit  # takes a while to import
+def t_quantile(confidence: float, degrees: int) -> float:
+    """Return how many standard errors a two-sided interval of Student's t reaches.
 
-    return float(stdtrit(degrees, 0.5 + confidence / 2))
+    The share within an angle, `t = √degrees · tan(angle)`, is a finite sum (Abramowitz and Stegun,
+    26.7.3 and 26.7.4), and halving finds the angle; scipy takes longer to import than a small run.
+    """
+    low, high = 0.0, math.pi / 2
+    while low < (middle := (low + high) / 2) < high:
+        if _t_share(middle, degrees) < confidence:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(degrees) * math.tan(high)
+
+
+def _t_share(angle: float, degrees: int) -> float:
+    """Return the share of Student's t within ±√degrees · tan(angle)."""
+    cosine, odd = math.cos(angle), degrees % 2
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for power in range(odd, degrees - 1, 2):  # of the cosine
+        total += term
+        term *= cosine**2 * (power + 1) / (power + 2)
+    series = math.sin(angle) * total
+    return 2 / math.pi * (angle + series) if odd else series
 
 
 def warm_up_of(series: ArrayLike) -> int:
@@ -104,7 +125,7 @@ def effective_count(series: ArrayLike) -> float:
 
 
 def batch_interval(
-    series: ArrayLike, confidence: float = CONFIDENCE, batches: int = 20
+    series: ArrayLike, confidence: float = CONFIDENCE, batches: int = BATCHES
 ) -> Interval:
     """Return the mean of a correlated series, with its interval from means of batches.
 
@@ -123,3 +144,53 @@ def batch_interval(
     length = data.size // count
     means: NDArray[np.float64] = data[data.size - count * length :].reshape(count, length).mean(1)
     return mean_interval(means, confidence)
+
+
+def percentile_interval(
+    series: ArrayLike,
+    percent: float,
+    ascending: NDArray[np.float64] | None = None,
+    confidence: float = CONFIDENCE,
+    batches: int = BATCHES,
+) -> Interval:
+    """Return a percentile of a correlated series, with its interval.
+
+    The share of values at or below the percentile is a mean, and has an interval from means of
+    batches. The values that have its ends as their shares are the bounds (Woodruff 1952), which
+    assumes nothing of the distribution. An end beyond all values is no bound: it is None.
+
+    Args:
+        series: In the order of time, without the warm-up, shape (n,).
+        percent: From 0 to 100.
+        ascending: The same values sorted, if somebody has them.
+        confidence: As of `mean_interval`.
+        batches: As of `batch_interval`.
+
+    Returns:
+        `mean` is the percentile; `count` is how many independent observations would tell it as
+        well: from 1 to n.
+
+    Raises:
+        ValueError: There is no value.
+    """
+    data = np.asarray(series, dtype=np.float64)
+    ranked = np.sort(data) if ascending is None else ascending
+    share = percent / 100
+    value = _at_share(ranked, share)
+    within = batch_interval(data <= value, confidence, batches)
+    half = within.half_width
+    if half is None:
+        return Interval(value, None, None, data.size)
+    error = half / t_quantile(confidence, within.count - 1)
+    count = min(max(share * (1 - share) / error**2, 1.0), data.size) if error else data.size
+    low = _at_share(ranked, share - half) if share - half >= 0 else None
+    high = _at_share(ranked, share + half) if share + half <= 1 else None
+    return Interval(value, low, high, int(count))
+
+
+def _at_share(ranked: NDArray[np.float64], share: float) -> float:
+    """Return the value with a share of all at or below it, between two in proportion."""
+    place = share * (len(ranked) - 1)
+    below = int(place)
+    low, high = ranked[below], ranked[min(below + 1, len(ranked) - 1)]
+    return float(low + (high - low) * (place - below))

@@ -158,6 +158,36 @@ def read_table(
     return dict(StoredTable(path, columns, variant))
 
 
+def write_figures(
+    path: Path,
+    replications: Sequence[tuple[str, int]],
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, float | None]],
+) -> None:
+    """Write figures, each row those of one replication.
+
+    Args:
+        path: The Parquet file.
+        replications: Variant and number of each row.
+        columns: The figures, with their units.
+        rows: Figure → its value, None if there is none.
+    """
+    variants = list(dict.fromkeys(name for name, _ in replications))
+    codes = _as_arrow(np.array([variants.index(name) for name, _ in replications], np.int32))
+    numbers = _as_arrow(np.array([number for _, number in replications], np.int64))
+    arrays = [pa.DictionaryArray.from_arrays(codes, _texts(variants)), numbers]
+    fields = [
+        pa.field(VARIANT, arrays[0].type, nullable=False),
+        pa.field("replication", pa.int64(), nullable=False),
+    ]
+    for column in columns:
+        about = {"unit": column.unit, "description": column.description}
+        fields.append(pa.field(column.name, pa.float64(), metadata=about))
+        arrays.append(_as_nullable([row[column.name] for row in rows]))
+    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    pq.write_table(table, path, compression="lz4")
+
+
 # To and from Arrow by buffers: `pa.array` and `to_numpy` would import pandas, which takes longer
 # than a small run.
 
@@ -175,6 +205,14 @@ def _texts(texts: Sequence[str]) -> Any:
     return pa.StringArray.from_buffers(
         len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))
     )
+
+
+def _as_nullable(values: Sequence[float | None]) -> Any:
+    """Return numbers as Arrow's, where None is no number."""
+    known = np.packbits([value is not None for value in values], bitorder="little")
+    numbers = np.array([0.0 if value is None else value for value in values], np.float64)
+    buffers = [pa.py_buffer(known), pa.py_buffer(numbers)]
+    return pa.Array.from_buffers(pa.float64(), len(values), buffers)
 
 
 def _numbers(column: Any, codes: tuple[str, ...]) -> NDArray[np.int64]:

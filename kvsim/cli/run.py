@@ -18,6 +18,16 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, keyed by variant.")
     ] = False,
+    replications: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=10_000, help="Independent draws; by default as the scenario says, or one."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes for further replications; by default one a core."),
+    ] = None,
     report: Annotated[bool, typer.Option(help="Write the HTML report.")] = True,
     save_trace: Annotated[
         Path | None,
@@ -29,10 +39,10 @@ def run(
     Exit code: 0 the base meets its SLO or has none, 1 it misses it or nothing can be judged,
     2 bad input.
     """
-    from kvsim.scenario.load import load_scenario
+    from kvsim.scenario.load import load_scenario, with_replications
     from kvsim.workload.parameters import files_read
 
-    file = load_scenario(scenario)
+    file = with_replications(load_scenario(scenario), replications)
     target = out or Path("reports") / file.base.name
     if save_trace is not None:
         read = [scenario, *files_read(file.base.workload).values()]
@@ -47,16 +57,24 @@ def run(
 
     from kvsim.cli.progress import progress_of
     from kvsim.cli.verdict import as_text
-    from kvsim.rundir import SUMMARY, new_directory, run_into
+    from kvsim.rundir import SUMMARY, Further, new_directory, run_into
     from kvsim.scenario.schema import BASE
+    from kvsim.study.local import crew_of
+    from kvsim.study.replications import further_replications
 
     with new_directory(target) as folder:
-        with progress_of(list(variants), len(requests)) as progress:
-            result = run_into(folder, file, variants, requests, progress)
+        with progress_of(list(variants), len(requests)) as (progress, tell):
+
+            def further() -> Further:
+                count = file.base.replications
+                return further_replications(file, list(variants), count, crew_of(jobs), tell=tell)
+
+            result = run_into(folder, file, variants, requests, progress, further)
         if report:
             from kvsim.report.run import write_report
 
-            write_report(folder, result, shlex.join(["kvsim", "run", str(scenario)]))
+            again = [] if replications is None else ["--replications", str(replications)]
+            write_report(folder, result, shlex.join(["kvsim", "run", str(scenario), *again]))
         if save_trace is not None:
             from kvsim.rundir import sent_in
             from kvsim.workload.traces.own import write_trace

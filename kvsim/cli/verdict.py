@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from kvsim.cli.text import aligned, wrapped
-from kvsim.metrics.catalog import format_figure
-from kvsim.metrics.classes import MET, all_targets, class_table
-from kvsim.metrics.summary import compare
+from kvsim.metrics.catalog import format_figure, format_range
+from kvsim.metrics.classes import all_targets, class_table, met_word
+from kvsim.metrics.summary import certainty, compare
 from kvsim.rundir import REPORT, Run
 from kvsim.scenario.schema import BASE
 from kvsim.units import format_duration
@@ -18,6 +18,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
         wrapped(base["verdict"]["sentence"]),
         wrapped("Limit: " + base["limits"]["sentence"]),
         _targets(run),
+        wrapped(certainty(base)),
         _side_by_side(run),
         _of_variants(run),
         _classes(run),
@@ -29,16 +30,17 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
 
 def _targets(run: Run) -> str:
     targets = all_targets(run.summaries[BASE])
-    rows: list[tuple[str, ...]] = [("target", "found", "at most", "margin", "")]
+    rows: list[tuple[str, ...]] = [("target", "found", "95 % interval", "at most", "margin", "")]
     for of_class, target in targets:
         figure, margin = target["figure"], target["margin"]
         rows.append(
             (
                 f"{of_class}: {target['name']}" if of_class else target["name"],
                 format_figure(figure, target["value"]),
+                format_range(figure, target["low"], target["high"]),
                 format_figure(figure, target["bound"]),
                 "" if margin is None else _margin(margin),
-                MET[target["met"]],
+                met_word(target),
             )
         )
     return aligned(rows) if targets else ""
@@ -53,12 +55,28 @@ def _side_by_side(run: Run) -> str:
     names = list(run.summaries)
     rows: list[tuple[str, ...]] = [("", *names)]
     if all_targets(run.summaries[BASE]):
-        met = (run.summaries[name]["verdict"]["met"] for name in names)
-        rows.append(("SLO", *(MET[answer] for answer in met)))
+        rows.append(("SLO", *(met_word(run.summaries[name]["verdict"]) for name in names)))
     for row in compare(run.summaries):
         figures = (format_figure(row["name"], row["values"][name]) for name in names)
         rows.append((row["label"], *figures))
-    return aligned(rows)
+    return aligned(_with_intervals(rows, run))
+
+
+def _with_intervals(rows: list[tuple[str, ...]], run: Run) -> list[tuple[str, ...]]:
+    """Add a column that says how sure the last one is, if there is room for it.
+
+    That is the interval of a lone variant, or that of a second one's difference to the base.
+    """
+    *others, last = run.summaries.values()
+    source = "differences" if others else "uncertainty"
+    if len(others) > 1 or not last[source]:
+        return rows
+    added = {"": "difference (95 %)" if others else "95 % interval"}
+    for row in compare(run.summaries):
+        found = last[source].get(row["name"])
+        if found:
+            added[row["label"]] = format_range(row["name"], found["low"], found["high"])
+    return [(*row, added.get(row[0], "")) for row in rows]
 
 
 def _of_variants(run: Run) -> str:

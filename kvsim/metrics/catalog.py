@@ -130,3 +130,18 @@ def format_figure(name: str, value: float | None) -> str:
         amount = f"{value:,.2f}" if value < LARGEST_IN_FULL else format_number(value)
         return f"${amount}" + unit.removeprefix("USD")
     return format_number(value) + ("" if unit == "count" else f" {unit}")
+
+
+def format_range(name: str, low: float | None, high: float | None) -> str:
+    """Show an interval of a figure: `310 to 351 ms`, `310 ms or more`; nothing without bounds."""
+    if low is None and high is None:
+        return ""
+    least, most = format_figure(name, low), format_figure(name, high)
+    if high is None:
+        return f"{least} or more"
+    if low is None:
+        return f"at most {most}"
+    if least == most:
+        return most
+    number, _, unit = least.rpartition(" ")
+    return f"{number if number and most.endswith(f' {unit}') else least} to {most}"

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from kvsim.metrics import Figures
 from kvsim.metrics.catalog import STATISTICS, latency_and_statistic
 from kvsim.metrics.sample import Sample
+from kvsim.metrics.uncertainty import Intervals, interval_of
 from kvsim.tables import OUTCOMES, Columns
 from kvsim.units import NS_PER_S
 
@@ -42,21 +43,32 @@ def _seconds(duration_ns: NDArray[np.int64], exists: NDArray[np.bool_]) -> NDArr
     return np.where(exists, duration_ns / NS_PER_S, np.nan)
 
 
-def request_sample(requests: Columns, name: str, warmup_ns: int = 0) -> Sample:
-    """Return a latency of the requests in seconds, those of the warm-up left out."""
-    values = request_latency(requests, name)
-    return Sample.of(values[(requests["arrival_ns"] >= warmup_ns) & ~np.isnan(values)])
+def by_arrival(requests: Columns, warmup_ns: int = 0) -> NDArray[np.int64]:
+    """Return the rows of the requests that arrive after the warm-up, in the order in which."""
+    arrival_ns = requests["arrival_ns"]
+    order = np.argsort(arrival_ns, kind="stable")
+    return order[np.searchsorted(arrival_ns[order], warmup_ns) :]
 
 
 def request_statistics(
     requests: Columns, warmup_ns: int, slo: Mapping[str, float] | None
-) -> dict[str, dict[str, float | None]]:
-    """Return the statistics of all latencies of requests; one at a time is in memory."""
-    found = {}
+) -> tuple[dict[str, dict[str, float | None]], Intervals]:
+    """Return the statistics of all latencies of requests, and how sure they are.
+
+    One latency at a time is in memory. Intervals are by the names of figures, `ttft_p99_s`.
+    """
+    found, intervals = {}, {}
+    order = by_arrival(requests, warmup_ns)
     for latency in REQUEST_LATENCIES:
-        sample = request_sample(requests, latency, warmup_ns)
+        series = request_latency(requests, latency)[order]
+        series = series[~np.isnan(series)]
+        sample = Sample.of(series)
         found[latency] = {name: sample.statistic(name) for name in asked(latency, slo)}
-    return found
+        for name, value in found[latency].items():
+            interval = interval_of(name, value, series, sample.values)
+            if interval is not None:
+                intervals[f"{latency}_{name}_s"] = interval
+    return found, intervals
 
 
 def asked(latency: str, slo: Mapping[str, float] | None) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """The verdict: does the run meet its targets, by what margin, said in one sentence."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,12 +11,15 @@ from kvsim.metrics import Figures, finite_or_none
 from kvsim.metrics.catalog import (
     format_figure,
     format_number,
+    format_range,
     latency_and_statistic,
     metric_of,
     percent,
 )
 from kvsim.metrics.latency import FINISHED, Statistics, request_latency
 from kvsim.metrics.targets import check_targets
+from kvsim.metrics.uncertainty import Intervals, across
+from kvsim.statistics import Interval
 from kvsim.tables import Columns
 
 
@@ -27,6 +30,9 @@ class Target:
     `value` and `met` are None if no request has such a figure: it can't be judged.
     `margin` is (bound − value) / bound: what is left of the bound, negative if it is missed;
     None without a value, or if the bound is missed and 0, or next to it.
+    `low` and `high` are the ends of the value's 95 % interval, None where it is open: so few
+    independent observations (`count`) do not bound it. `certain` tells whether the SLO's bound lies
+    outside of the interval, None if nothing is known of it.
     """
 
     name: str
@@ -35,6 +41,10 @@ class Target:
     bound: float
     margin: float | None
     met: bool | None
+    low: float | None = None
+    high: float | None = None
+    count: int | None = None
+    certain: bool | None = None
 
     @property
     def label(self) -> str:
@@ -45,6 +55,13 @@ class Target:
     def show(self, value: float | None) -> str:
         """Show a value or bound of this target with its unit."""
         return format_figure(self.figure, value)
+
+    @property
+    def found(self) -> str:
+        """The value with its unit and its interval, as far as it is known."""
+        interval = format_range(self.figure, self.low, self.high)
+        value = self.show(self.value)
+        return f"{value} ({interval})" if interval and interval != value else value
 
 
 def request_bounds_s(slo: Mapping[str, float]) -> dict[str, float]:
@@ -75,27 +92,75 @@ def meets_bounds(requests: Columns, slo: Mapping[str, float]) -> NDArray[np.bool
 
 
 def judge(
-    slo: Mapping[str, float] | None, figures: Figures, statistics: Statistics
+    slo: Mapping[str, float] | None,
+    figures: Figures,
+    statistics: Statistics,
+    intervals: Intervals,
 ) -> dict[str, Any]:
-    """Return the verdict: `met`, a sentence, and the targets.
+    """Return the verdict: `met`, whether that is `certain`, a sentence, and the targets.
 
-    `met` is None if there is no target, or if none is missed and one can't be judged.
+    The values decide: `met` is None if there is no target, or if none is missed and one can't be
+    judged. It is certain if no interval of a target that decides it spans its bound.
     """
     if slo:
         check_targets(slo)
-    targets = [_target(name, bound, figures, statistics) for name, bound in (slo or {}).items()]
+    targets = []
+    for name, bound in (slo or {}).items():
+        parts, figure = latency_and_statistic(name), name.removeprefix("max_")
+        value = statistics[parts[0]][parts[1]] if parts else figures[figure]
+        targets.append(_target(name, bound, value, intervals.get(figure)))
+    return _verdict(targets, figures)
+
+
+def judge_replications(verdicts: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:
+    """Return one verdict on the means over replications, from the verdict on each.
+
+    Args:
+        verdicts: What `judge` returned of each replication, for the same SLO.
+        figures: Of the first.
+    """
+    targets = []
+    for those in zip(*(verdict["targets"] for verdict in verdicts), strict=True):
+        interval = across([target["value"] for target in those])
+        value = interval.mean if interval else None
+        targets.append(_target(those[0]["name"], those[0]["bound"], value, interval))
+    return _verdict(targets, figures)
+
+
+def _verdict(targets: list[Target], figures: Figures) -> dict[str, Any]:
     met, sentence = _overall(targets, figures)
-    return {"met": met, "sentence": sentence, "targets": [asdict(target) for target in targets]}
+    return {
+        "met": met,
+        "certain": _certain(targets, met),
+        "sentence": sentence,
+        "targets": [asdict(target) for target in targets],
+    }
 
 
-def _target(name: str, bound: float, figures: Figures, statistics: Statistics) -> Target:
-    parts, figure = latency_and_statistic(name), name.removeprefix("max_")
-    value = statistics[parts[0]][parts[1]] if parts else figures[figure]
+def _target(name: str, bound: float, value: float | None, interval: Interval | None) -> Target:
+    figure, bound = name.removeprefix("max_"), float(bound)
     if value is None:
-        return Target(name, figure, None, float(bound), None, None)
+        return Target(name, figure, None, bound, None, None)
     met = value <= bound
     margin = finite_or_none((bound - value) / bound) if bound else 0.0 if met else None
-    return Target(name, figure, float(value), float(bound), margin, met)
+    if interval is None:
+        return Target(name, figure, float(value), bound, margin, met)
+    low, high = interval.low, interval.high
+    above, below = low is not None and low > bound, high is not None and high <= bound
+    certain = above or below
+    return Target(
+        name, figure, float(value), bound, margin, met, low, high, interval.count, certain
+    )
+
+
+def _certain(targets: list[Target], met: bool | None) -> bool | None:
+    """Return whether a verdict is certain; None if nothing speaks against it, and not all for."""
+    answers = [target.certain for target in targets if target.met is met]
+    if met is None or not answers:
+        return None
+    if met is False and True in answers:  # one that is missed for sure is enough
+        return True
+    return False if False in answers else None if None in answers else True
 
 
 def _overall(targets: list[Target], figures: Figures) -> tuple[bool | None, str]:
@@ -141,27 +206,46 @@ def _tightness(target: Target) -> float:
 def _unknown_sentence(unknown: list[Target], total: int) -> str:
     names = ", ".join(target.label for target in unknown)
     met = total - len(unknown)
-    others = f"; {met} of {total} targets {'is' if met == 1 else 'are'} met" if met else ""
+    others = _so_many_are("met", met, total) if met else ""
     return f"The SLO can't be judged: no request has a value of {names}{others}."
 
 
 def _met_sentence(targets: list[Target]) -> str:
-    worst = min(targets, key=_tightness)
+    unsure = [target for target in targets if target.certain is False]
+    worst = min(unsure or targets, key=_tightness)
     room = f", {percent(worst.margin)} below" if worst.margin else ", at"
     of = f", the tightest of {len(targets)} targets" if len(targets) > 1 else ""
-    return (
-        f"Meets its SLO: {worst.label} is {worst.show(worst.value)}{room} "
-        f"the bound of {worst.show(worst.bound)}{of}."
-    )
+    if unsure:
+        of = _so_many_are("uncertain", len(unsure), len(targets))
+    opening = _opening("Meets", worst)
+    return f"{opening}: {worst.label} is {worst.found}{room} {_the_bound(worst)}{of}."
 
 
 def _missed_sentence(missed: list[Target], total: int) -> str:
-    worst = min(missed, key=_tightness)
+    sure = [target for target in missed if target.certain is not False]
+    worst = min(sure or missed, key=_tightness)
     beyond = ", above"
     if worst.margin is not None:
         beyond = f", {format_number(1 - worst.margin)} times"
     of = f"; {len(missed)} of {total} targets missed" if total > 1 else ""
-    return (
-        f"Misses its SLO: {worst.label} is {worst.show(worst.value)}{beyond} "
-        f"the bound of {worst.show(worst.bound)}{of}."
-    )
+    opening = _opening("Misses", worst)
+    return f"{opening}: {worst.label} is {worst.found}{beyond} {_the_bound(worst)}{of}."
+
+
+def _opening(verb: str, target: Target) -> str:
+    """Say whether the SLO is met, or in which way it is uncertain."""
+    if target.certain is not False:
+        return f"{verb} its SLO"
+    open_ended = target.high is None if target.met else target.low is None
+    if not open_ended:
+        return "Too close to call"
+    return f"{verb} its SLO, as far as {target.count} independent requests can tell"
+
+
+def _the_bound(target: Target) -> str:
+    return f"the bound of {target.show(target.bound)}"
+
+
+def _so_many_are(what: str, count: int, total: int) -> str:
+    are = "is" if count == 1 else "are"
+    return f"; {count} of {total} targets {are} {what}" if total > 1 else ""

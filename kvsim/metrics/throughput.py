@@ -3,8 +3,10 @@
 import numpy as np
 
 from kvsim.metrics import Figures, RunContext
-from kvsim.metrics.latency import FINISHED
+from kvsim.metrics.latency import FINISHED, by_arrival
 from kvsim.metrics.slo import meets_bounds
+from kvsim.metrics.uncertainty import share_interval
+from kvsim.statistics import Interval
 from kvsim.tables import OUTCOMES, Columns
 from kvsim.units import NS_PER_S, NS_PER_US
 
@@ -44,6 +46,12 @@ def request_figures(requests: Columns, warmup_ns: int) -> Figures:
     cached_tokens = int(requests["cached_tokens"][admitted].sum())
     figures["prefix_hit_fraction"] = cached_tokens / prompt_tokens if prompt_tokens else None
     return figures | {f"requests_{name}": counts[code] for code, name in enumerate(OUTCOMES)}
+
+
+def failed_interval(requests: Columns) -> dict[str, Interval]:
+    """Return the interval of `failed_fraction` under its name; nothing if it isn't known."""
+    interval = share_interval(requests["outcome"][by_arrival(requests)] != FINISHED)
+    return {} if interval is None else {"failed_fraction": interval}
 
 
 def _unanswered_fraction(requests: Columns) -> float | None:

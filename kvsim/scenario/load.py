@@ -1,7 +1,7 @@
 """Scenario file → checked scenarios, base and variants; or all its mistakes in one go."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ Place = tuple[Step, ...]
 _SHARED: Mapping[str, str] = {
     "workload": "all variants face the same requests; write another scenario for other traffic",
     "seed": "all variants face the same requests; write another scenario for other draws",
+    "replications": "all variants face the same requests, as often as each other",
     "max_simulated_s": "all variants face the same requests, and none arrives after it",
     "name": "a variant is named by its key",
     "variants": "variants don't nest",
@@ -83,6 +84,15 @@ def load_scenario(path: Path) -> ScenarioFile:
     if problems:
         raise InputError(*sorted(problems.values(), key=lambda problem: problem.line or 0))
     return ScenarioFile(path.parent, document, found)
+
+
+def with_replications(file: ScenarioFile, replications: int | None) -> ScenarioFile:
+    """Return the file with another number of replications; None: as it says."""
+    if replications is None:
+        return file
+    change = {"replications": replications}
+    variants = {name: each.model_copy(update=change) for name, each in file.variants.items()}
+    return replace(file, variants=variants)
 
 
 def deep_merge(base: Any, override: Any) -> Any:

@@ -293,6 +293,8 @@ class Scenario(Parameters):
     """Your price of a GPU; null: that of the catalog, if it knows one."""
     seed: int = Field(default=0, ge=0, lt=2**64)
     """Root of all random streams."""
+    replications: int = Field(default=1, ge=1, le=10_000)
+    """Independent draws of the workload, each simulated: figures are then means with intervals."""
     warmup_s: Seconds = 0.0
     """Requests that arrive before it are left out of the latencies."""
     max_simulated_s: float | None = Field(default=None, gt=0, le=1e9)

@@ -89,6 +89,8 @@ class ResolvedVariant:
     def as_dict(self) -> dict[str, Any]:
         """Return the resolved values, ready for JSON."""
         usual = {"scheduler"} if isinstance(self.scenario.scheduler, Vllm) else set()
+        if self.scenario.replications == 1:
+            usual.add("replications")
         written = self.scenario.model_dump(mode="json", exclude={"name", "variants", *usual})
         return written | {
             "model": _model_facts(self.model),

@@ -75,7 +75,7 @@ def point_key(file: ScenarioFile, point: Point) -> str:
     """
     scenario = changed(file, point.changes, point.variant).base
     values = {
-        "scenario": scenario.model_dump(mode="json", exclude={"name", "variants"}),
+        "scenario": scenario.model_dump(mode="json", exclude={"name", "variants", "replications"}),
         "files": file_digests_of(scenario, file.base_dir),
         "replication": point.replication,
         "kvsim": kvsim.__version__,

@@ -31,6 +31,20 @@ class Failure:
     message: str
 
 
+def result_of(outcome: Result | Failure) -> Result:
+    """Return a result, where one failure ends the whole.
+
+    Raises:
+        InputError: The input, or this machine, allows no result.
+        RuntimeError: kvsim failed.
+    """
+    if not isinstance(outcome, Failure):
+        return outcome
+    if outcome.kind == "defect":
+        raise RuntimeError(outcome.message)
+    raise InputError(outcome.message)
+
+
 @dataclass(frozen=True, slots=True)
 class Work(Generic[Shared, Item, Result]):
     """What a crew does: `call(shared, item)` for each item.
