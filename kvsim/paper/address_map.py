@@ -12,9 +12,9 @@ from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.cluster import BuildAllocator, Cluster
 from kvsim.engine.request import RequestView
-from kvsim.paper.tasks import Tables, ready
 from kvsim.scenario.load import load_scenario
 from kvsim.simulate import fleet_of
+from kvsim.study.point import Kept, Point, make_ready
 from kvsim.tables import Columns
 from kvsim.units import seconds_to_ns
 
@@ -52,20 +52,19 @@ def address_map(path: Path, variant: str, begin_s: float, end_s: float) -> Addre
     Raises:
         InputError: The file is wrong, or such a server would not start.
     """
-    changes = {"max_simulated_s": end_s}
-    resolved, requests = ready(load_scenario(path), variant, changes)
-    tables = Tables(skipped=("steps", "events"))
+    ready = make_ready(load_scenario(path), Point({"max_simulated_s": end_s}, variant))
+    kept = Kept(["requests"])
     times_s = np.linspace(begin_s, end_s, LOOKS, endpoint=False)
     watch = _Watch([seconds_to_ns(float(time_s)) for time_s in times_s])
-    fleet = fleet_of(resolved)
+    fleet = fleet_of(ready.variant)
     fleet = replace(fleet, build_allocator=watch.over(fleet.build_allocator))
-    cluster = Cluster(requests, fleet, tables)
+    cluster = Cluster(ready.requests, fleet, kept)
     watch.now_ns = lambda: cluster.now_ns
     cluster.run(seconds_to_ns(end_s))
     watch.look()
-    layout = resolved.scenario.kv_cache
+    layout = ready.variant.scenario.kv_cache
     rounds = isinstance(layout, Contiguous) and layout.placement == "buddy"
-    progress = _progress(tables.columns("requests"), seconds_to_ns(end_s))
+    progress = _progress(kept.columns("requests"), seconds_to_ns(end_s))
     states = np.stack(
         [
             _states(taken, time_ns, cluster.kv_capacity_tokens, rounds, progress)

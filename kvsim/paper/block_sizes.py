@@ -40,7 +40,8 @@ def tasks(folder: Path, quick: bool) -> Mapping[str, Task]:
                 if band != "assumed" and size >= SIZES[4]:
                     continue
                 changes: dict[str, Any] = {"engine.block_size": size}
-                changes["cost.attention_kernel"] = Paged2023(per_block_fraction=share)
+                kernel = Paged2023(per_block_fraction=share)
+                changes["cost.attention_kernel"] = kernel.model_dump()
                 if quick:
                     changes["workload.duration_s"] = QUICK_S
                 found[f"{trace}/{size}/{band}"] = Task(summary_of, (path, "base", changes))

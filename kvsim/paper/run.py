@@ -1,9 +1,6 @@
 """Runs all chapters: their tasks in processes side by side, then what they make of the results."""
 
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +21,8 @@ from kvsim.paper import (
 )
 from kvsim.paper.chapter import Chapter
 from kvsim.paper.tasks import Task
+from kvsim.study.local import crew_of
+from kvsim.study.tasks import Work, result_of, run_tasks
 
 
 class ChapterModule(Protocol):
@@ -82,8 +81,8 @@ def run_chapters(
         for name, task in CHAPTERS[key].tasks(folder, quick).items()
     }
     found: dict[tuple[str, str], Any] = {}
-    for place, result in _results(tasks, jobs):
-        found[place] = result
+    for place, outcome in run_tasks(crew_of(jobs), Work(_result, None), tasks.items()):
+        found[place] = result_of(outcome)
         if tell:
             tell(len(found), len(tasks))
     # In the order of the tasks, however they were done.
@@ -91,26 +90,8 @@ def run_chapters(
     return [module.chapter(results[key]) for key, module in CHAPTERS.items()]
 
 
-def _results(
-    tasks: Mapping[tuple[str, str], Task], jobs: int
-) -> Iterator[tuple[tuple[str, str], Any]]:
-    """Yield the result of each task, in the order in which they are done."""
-    if jobs == 1:
-        for key, task in tasks.items():
-            yield key, task.run()
-        return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _leave_signals) as pool:
-        futures = {pool.submit(task.run): key for key, task in tasks.items()}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _leave_signals() -> None:
-    """Let the parent alone answer an interrupt from the keyboard."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _result(_: None, task: Task) -> Any:
+    return task.run()
 
 
 def as_document(chapters: Sequence[Chapter]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvsim.report import sections
+from kvsim.report import sections, uncertainty
 from kvsim.report.figure import Section, Table
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
@@ -88,6 +88,9 @@ def _tables(run: ReportInput) -> dict[str, object]:
         "targets": sections.target_rows(variants[0]),
         "finding": sections.comparison_finding(variants),
         "comparison": sections.comparison(variants),
+        "differences": uncertainty.differences(variants),
+        "certainty": uncertainty.sentences(variants),
+        "observations": uncertainty.observations(variants),
         "all_figures": sections.all_figures(variants),
         "basis_shares": sections.basis_shares(variants),
         "basis_lines": sections.basis_lines(variants),

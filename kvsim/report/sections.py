@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kvsim.metrics.catalog import METRICS, format_figure, metric_of, percent
+from kvsim.metrics.catalog import METRICS, format_figure, format_range, metric_of, percent
 from kvsim.metrics.classes import all_targets, class_table
-from kvsim.metrics.summary import compare
+from kvsim.metrics.summary import compare, estimate
 from kvsim.report.figure import Table, sentence, short_name
 from kvsim.report.inputs import Variant
+from kvsim.report.uncertainty import interval
 from kvsim.units import format_bytes
 
 TILES = (
@@ -51,6 +52,7 @@ class Cell:
     value: str
     ratio: str = ""
     better: bool | None = None
+    interval: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +71,26 @@ def explanation(name: str) -> str:
     return f"{metric.description}. {metric.formula}"
 
 
-def tiles(variant: Variant) -> list[tuple[str, str, str]]:
-    """Return label, value and explanation of the base's main figures; unknown ones are left out."""
-    figures = variant.summary["figures"]
+def tiles(variant: Variant) -> list[tuple[str, str, str, str]]:
+    """Return label, value, interval and explanation of the base's main figures.
+
+    Unknown ones are left out.
+    """
+    values = {name: estimate(variant.summary, name) for name in TILES}
     return [
-        (METRICS[name].label, format_figure(name, figures[name]), explanation(name))
-        for name in TILES
-        if figures[name] is not None
+        (
+            METRICS[name].label,
+            format_figure(name, value),
+            interval(variant.summary, name),
+            explanation(name),
+        )
+        for name, value in values.items()
+        if value is not None
     ]
 
 
 def target_rows(variant: Variant) -> list[dict[str, Any]]:
-    """Return the rows of the SLO table: label, value, bound, margin, met."""
+    """Return the rows of the SLO table: label, value, interval, bound, margin, met, certain."""
     rows = []
     for of_class, target in all_targets(variant.summary):
         name = target["figure"]
@@ -91,9 +101,11 @@ def target_rows(variant: Variant) -> list[dict[str, Any]]:
                 "label": f"{of_class}: {label}" if of_class else label,
                 "explanation": explanation(name),
                 "value": format_figure(name, target["value"]),
+                "interval": format_range(name, target["low"], target["high"]) or "–",
                 "bound": format_figure(name, target["bound"]),
                 "margin": "–" if margin is None else _margin_words(margin),
                 "met": target["met"],
+                "certain": target["certain"],
             }
         )
     return rows
@@ -109,23 +121,24 @@ def comparison(variants: Sequence[Variant]) -> list[Row]:
     """Return the variants side by side, the base first, in the order of the catalog."""
     rows = []
     for row in compare({variant.name: variant.summary for variant in variants}):
-        cells = [
-            _cell(row, variant.name, is_base=place == 0) for place, variant in enumerate(variants)
-        ]
+        cells = [_cell(row, variant, is_base=not place) for place, variant in enumerate(variants)]
         group = GROUPS.get(row["name"], "")
         rows.append(Row(row["label"], explanation(row["name"]), cells, group))
     return rows
 
 
-def _cell(row: Mapping[str, Any], name: str, is_base: bool) -> Cell:
-    value = format_figure(row["name"], row["values"][name])
-    ratio = row["ratios"][name]
+def _cell(row: Mapping[str, Any], variant: Variant, is_base: bool) -> Cell:
+    value = format_figure(row["name"], row["values"][variant.name])
+    within = interval(variant.summary, row["name"])
+    cell = Cell(value, interval=within if within != value else "")
+    ratio = row["ratios"][variant.name]
     if is_base or not ratio:
-        return Cell(value)
+        return cell
     if abs(ratio - 1) < HARDLY_DIFFERENT or row["better"] is None:
-        return Cell(value, times(ratio))
+        return replace(cell, ratio=times(ratio))
     better = (ratio > 1) == (row["better"] == "higher")
-    return Cell(value, f"{times(ratio)} {'better' if better else 'worse'}", better)
+    words = f"{times(ratio)} {'better' if better else 'worse'}"
+    return replace(cell, ratio=words, better=better)
 
 
 def times(ratio: float) -> str:
@@ -176,7 +189,7 @@ def all_figures(variants: Sequence[Variant]) -> list[Row]:
         Row(
             metric.label,
             explanation(name),
-            [Cell(format_figure(name, v.summary["figures"][name])) for v in variants],
+            [Cell(format_figure(name, estimate(v.summary, name))) for v in variants],
         )
         for name, metric in METRICS.items()
         if name not in shown

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from kvsim.paper.address_map import LOOKS, STATES, address_map
-from kvsim.paper.tasks import Tables, ready
 from kvsim.scenario.load import load_scenario
-from kvsim.simulate import simulate
+from kvsim.study.point import Point, run_point
 from kvsim.units import seconds_to_ns
 
 SCENARIO = """
@@ -45,17 +44,15 @@ def scenario(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("variant", ["base", "first_fit", "buddy"])
 def test_shares_are_those_of_the_steps(scenario: Path, variant: str):
     found = address_map(scenario, variant, 20.0, 40.0)
-    resolved, requests = ready(load_scenario(scenario), variant, {})
-    tables = Tables()
-    simulated = simulate(resolved, requests, tables)
-    steps = tables.columns("steps")
+    run = run_point(load_scenario(scenario), Point(variant=variant))
+    steps = run.tables["steps"]
     times_ns = [seconds_to_ns(time_s) for time_s in found.times_s]
     rows = np.searchsorted(steps["start_ns"], times_ns, side="right") - 1
     assert len(found.times_s) == LOOKS
     np.testing.assert_allclose(np.sum([found.shares[name] for name in STATES], axis=0), 1.0)
     for name, columns in OWN.items():
         slots = sum(steps[f"kv_{column}_tokens"][rows] for column in columns)
-        share = np.asarray(slots) / simulated.kv_capacity_tokens
+        share = np.asarray(slots) / run.context.kv_capacity_tokens
         # Tokens are counted as if they came evenly, and a step ahead or behind: near enough.
         np.testing.assert_allclose(found.shares[name], share, atol=0.03, err_msg=name)
 
