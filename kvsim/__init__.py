@@ -1,3 +1,24 @@
-"""kvsim: how many GPUs, of which kind, for this traffic, and with which latency."""
+"""kvsim: how many GPUs, of which kind, for this traffic, and with which latency.
+
+In Python: `load`, `run`, `sweep`, `capacity` (docs/python.md); they are imported as they are used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvsim.api import RunResult, load, run
 
 __version__ = "0.1.0"
+__all__ = ["RunResult", "__version__", "load", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import kvsim.api  # takes as long as to run something
+
+    return getattr(kvsim.api, name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

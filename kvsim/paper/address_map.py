@@ -14,7 +14,7 @@ from kvsim.engine.cluster import BuildAllocator, Cluster
 from kvsim.engine.request import RequestView
 from kvsim.scenario.load import load_scenario
 from kvsim.simulate import fleet_of
-from kvsim.study.point import Kept, Point, make_ready
+from kvsim.study.point import KeptTables, Point, make_ready
 from kvsim.tables import Columns
 from kvsim.units import seconds_to_ns
 
@@ -53,7 +53,7 @@ def address_map(path: Path, variant: str, begin_s: float, end_s: float) -> Addre
         InputError: The file is wrong, or such a server would not start.
     """
     ready = make_ready(load_scenario(path), Point({"max_simulated_s": end_s}, variant))
-    kept = Kept(["requests"])
+    kept = KeptTables(["requests"])
     times_s = np.linspace(begin_s, end_s, LOOKS, endpoint=False)
     watch = _Watch([seconds_to_ns(float(time_s)) for time_s in times_s])
     fleet = fleet_of(ready.variant)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,19 @@ def read_document(path: Path) -> Document:
     return Document(file, data, _leading_comment(text), root)
 
 
+def document_of(data: Mapping[str, Any], name: str) -> Document:
+    """Return plain data as a document: it is called `name` in messages, and knows no lines.
+
+    Raises:
+        InputError: A key is no text, or a value is none that a file could hold.
+    """
+    problems: list[Problem] = []
+    plain = _plain_data(data, name, problems, ())
+    if problems:
+        raise InputError(*problems)
+    return Document(name, plain, "", CommentedMap())
+
+
 def has_step(node: Any, step: Step) -> bool:
     """Tell whether a mapping has this key, or a list this index; nothing else has any."""
     if isinstance(node, Mapping):
@@ -141,6 +155,30 @@ def _plain(node: Any, file: str, line: int, problems: list[Problem], above: tupl
             for index, value in enumerate(node)
         ]
     return _plain_scalar(node)
+
+
+def _plain_data(node: Any, file: str, problems: list[Problem], path: tuple[str, ...]) -> Any:
+    """Return a copy of plain data; notes what a scenario can't hold."""
+    if len(path) > _DEEPEST:
+        problems.append(Problem(_TOO_DEEP, file, path=".".join(path[:3])))
+        return None
+    if isinstance(node, Mapping):
+        odd = [key for key in node if not isinstance(key, str)]
+        problems.extend(Problem(f"the key {key!r} must be text", file) for key in odd)
+        return {
+            str(key): _plain_data(value, file, problems, (*path, str(key)))
+            for key, value in node.items()
+        }
+    if isinstance(node, list | tuple):
+        items = enumerate(node)
+        return [_plain_data(item, file, problems, (*path, str(place))) for place, item in items]
+    if node is None or isinstance(node, bool | int | float | str):
+        return node
+    if isinstance(node, Real):  # of numpy
+        return int(node) if isinstance(node, Integral) else float(node)
+    what = f"a {type(node).__name__} is no value; use numbers, text, lists and dictionaries"
+    problems.append(Problem(what, file, path=".".join(path)))
+    return None
 
 
 def _plain_scalar(value: Any) -> Any:

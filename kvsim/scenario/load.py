@@ -68,12 +68,25 @@ def load_scenario(path: Path) -> ScenarioFile:
         InputError: With every mistake found: each has the file, and the line and the path of the
             value that is wrong.
     """
-    document = read_document(path)
-    data = {"name": path.stem, **document.data}
+    return scenario_of(read_document(path), path.parent, path.stem)
+
+
+def scenario_of(document: Document, base_dir: Path, name: str = "scenario") -> ScenarioFile:
+    """Check a scenario.
+
+    Args:
+        document: The scenario.
+        base_dir: Where relative paths in it start.
+        name: Its name, if it doesn't say one.
+
+    Raises:
+        InputError: As of `load_scenario`.
+    """
+    data = {"name": name, **document.data}
     found: dict[str, Scenario] = {}
     problems: dict[tuple[str, Place], Problem] = {}
     for variant, merged in merged_variants(data):
-        scenario, mistakes = checked(merged, path.parent)
+        scenario, mistakes = checked(merged, base_dir)
         for where, message in mistakes:
             written = _as_written(data, variant, where)
             problems[message, written] = document.located(Problem(message), written)
@@ -83,7 +96,7 @@ def load_scenario(path: Path) -> ScenarioFile:
         problems[message, where] = document.located(Problem(message), where)
     if problems:
         raise InputError(*sorted(problems.values(), key=lambda problem: problem.line or 0))
-    return ScenarioFile(path.parent, document, found)
+    return ScenarioFile(base_dir, document, found)
 
 
 def with_replications(file: ScenarioFile, replications: int | None) -> ScenarioFile:

@@ -104,7 +104,7 @@ def run_ready(ready: Ready, keep: Sequence[str] = tuple(TABLES)) -> Finished:
         InputError: The engine can't go on with these requests.
         BrokenLawError: kvsim contradicts itself.
     """
-    kept = Kept(keep)
+    kept = KeptTables(keep)
     simulated = simulate(ready.variant, ready.requests, kept, replication=ready.replication)
     context = run_context(ready.variant, ready.requests, simulated)
     tables = {table: kept.columns(table) for table in keep}
@@ -120,7 +120,7 @@ def run_point(file: ScenarioFile, point: Point) -> Finished:
     return run_ready(make_ready(file, point))
 
 
-class Kept:
+class KeptTables:
     """Takes rows as they come, and keeps those of some tables."""
 
     def __init__(self, tables: Sequence[str]) -> None:
