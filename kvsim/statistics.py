@@ -185,7 +185,7 @@ def percentile_interval(
     count = min(max(share * (1 - share) / error**2, 1.0), data.size) if error else data.size
     low = _at_share(ranked, share - half) if share - half >= 0 else None
     high = _at_share(ranked, share + half) if share + half <= 1 else None
-    return Interval(value, low, high, int(count))
+    return Interval(value, low, high, round(count))
 
 
 def _at_share(ranked: NDArray[np.float64], share: float) -> float:

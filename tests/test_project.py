@@ -260,7 +260,8 @@ DIMENSIONLESS = {
     "jitter", "weight", "priority", "max_concurrency", "hour", "think_cv", "tool_cv", "noise_cv",
     "tool_result_cv", "zipf_exponent", "balance_abs", "balance_rel", "match_fraction",
     "prompt_scale", "output_scale", "sample_fraction", "skip_bad_rows",
-    "seed", "replicas", "tensor_parallel_size", "num_requests", "n", "sm_arch", "sm_count",
+    "seed", "replicas", "replications", "tensor_parallel_size", "num_requests", "n", "sm_arch",
+    "sm_count",
     "rate_scale", "burstiness", "prompt_cv", "output_cv", "watermark", "pipeline_parallel_size",
     "data_parallel_size",
 }  # fmt: skip

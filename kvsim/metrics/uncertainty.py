@@ -47,7 +47,7 @@ def interval_of(
         return None if interval.low is None and interval.high is None else interval
     half = batch_interval(series).half_width  # its own mean leaves out what no batch takes
     assert half is not None, "there are several batches"
-    return _above_zero(Interval(value, value - half, value + half, int(effective_count(series))))
+    return _above_zero(Interval(value, value - half, value + half, round(effective_count(series))))
 
 
 def share_interval(happened: NDArray[np.bool_]) -> Interval | None:

@@ -34,7 +34,7 @@ def test_a_class_has_the_figures_that_its_requests_have_alone(seed, context):
 
 
 def verdict(met, targets=1, sentence="It."):
-    return {"met": met, "sentence": sentence, "targets": [{}] * targets}
+    return {"met": met, "certain": None, "sentence": sentence, "targets": [{}] * targets}
 
 
 @pytest.mark.parametrize(

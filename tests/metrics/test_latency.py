@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kvsim.metrics.gaps import event_gaps, itl_statistics, step_gaps
-from kvsim.metrics.latency import REQUEST_LATENCIES, request_latency, request_sample
+from kvsim.metrics.latency import REQUEST_LATENCIES, request_latency, request_statistics
 from kvsim.metrics.step_sums import sum_up
 from kvsim.metrics.summary import summarize
 
@@ -32,8 +32,9 @@ def test_statistics_of_a_run(small_run, context):
 
 def test_what_happens_in_the_warm_up_is_left_out(small_run):
     requests, steps, events = small_run
-    assert request_sample(requests, "ttft", 2 * SECOND).values.tolist() == [2, 3, 3]
-    assert request_sample(requests, "e2e", 2 * SECOND).values.tolist() == [2, 10]
+    statistics, _ = request_statistics(requests, 2 * SECOND, {"ttft_p50_s": 1.0})
+    assert statistics["ttft"]["mean"] == pytest.approx((2 + 3 + 3) / 3)
+    assert statistics["e2e"]["p50"] == 6  # of 2 and 10
     for warmup_ns, gaps, longer in ((2 * SECOND, 5, 1), (2 * SECOND + 1, 3, 1), (9 * SECOND, 0, 0)):
         assert step_gaps(steps, warmup_ns)[1].sum() == gaps
         assert event_gaps(events, warmup_ns)[1].sum() == longer

@@ -1,7 +1,7 @@
 import pytest
 
 from kvsim.errors import InputError
-from kvsim.metrics.slo import check_targets, request_bounds_s
+from kvsim.metrics.slo import check_targets, judge_replications, request_bounds_s
 from kvsim.metrics.summary import summarize
 
 SECOND = 1_000_000_000
@@ -40,8 +40,11 @@ def test_met_with_the_tightest_margin(verdict):
     assert found["sentence"] == (
         "Meets its SLO: E2E p95 is 2 s, 20 % below the bound of 2.5 s, the tightest of 3 targets."
     )
+    unknown = dict.fromkeys(("low", "high", "count", "certain"))  # of four requests
+    assert found["certain"] is None
     assert found["targets"] == [
-        {
+        unknown
+        | {
             "name": "ttft_p99_s",
             "figure": "ttft_p99_s",
             "value": 1.0,
@@ -49,7 +52,8 @@ def test_met_with_the_tightest_margin(verdict):
             "margin": 0.75,
             "met": True,
         },
-        {
+        unknown
+        | {
             "name": "e2e_p95_s",
             "figure": "e2e_p95_s",
             "value": 2.0,
@@ -57,7 +61,8 @@ def test_met_with_the_tightest_margin(verdict):
             "margin": 0.2,
             "met": True,
         },
-        {
+        unknown
+        | {
             "name": "max_failed_fraction",
             "figure": "failed_fraction",
             "value": 0.0,
@@ -185,3 +190,56 @@ def test_all_unknown_targets_are_named():
     with pytest.raises(InputError) as caught:
         check_targets({"e2e_mean_s": 1.0, **dict.fromkeys(unknown, 1.0)})
     assert [problem.path for problem in caught.value.problems] == [f"slo.{n}" for n in unknown]
+
+
+# How sure a verdict is
+
+GRID = [finished(arrival_s=row, first_s=1 + row % 10, finish_s=20) for row in range(99)]
+
+
+@pytest.mark.parametrize(
+    ("bound_s", "met", "certain", "opening"),
+    [
+        (50.0, True, True, "Meets its SLO: "),
+        (5.9, True, False, "Too close to call: TTFT p50 is 5 s ("),
+        (4.9, False, False, "Too close to call: TTFT p50 is 5 s ("),
+        (1.0, False, True, "Misses its SLO: "),
+    ],
+)
+def test_a_bound_within_the_interval_is_too_close_to_call(verdict, bound_s, met, certain, opening):
+    """The waits are 1 to 10 s over and over: batches differ a little, and so may the median."""
+    found = verdict(GRID, {"ttft_p50_s": bound_s})
+    (target,) = found["targets"]
+    assert (found["met"], found["certain"]) == (target["met"], target["certain"]) == (met, certain)
+    assert found["sentence"].startswith(opening), found["sentence"]
+    assert target["low"] < 5 < target["high"]
+    assert certain == (not target["low"] <= bound_s < target["high"])
+
+
+def test_a_percentile_that_so_few_requests_do_not_bound_says_so(verdict):
+    rows = [*GRID, finished(arrival_s=99, first_s=15)]  # alone beyond its percentile
+    found = verdict(rows, {"ttft_p99_s": 60.0, "ttft_p50_s": 60.0})
+    assert (found["met"], found["certain"]) == (True, False)
+    assert found["sentence"] == (
+        "Meets its SLO, as far as 99 independent requests can tell: TTFT p99 is 10.1 s (10 s or "
+        "more), 83.2 % below the bound of 60 s; 1 of 2 targets is uncertain."
+    )
+
+
+def test_one_target_that_is_missed_for_sure_is_enough(verdict):
+    found = verdict(GRID, {"ttft_p50_s": 4.9, "ttft_mean_s": 0.1})
+    assert (found["met"], found["certain"]) == (False, True)
+    assert found["sentence"].startswith("Misses its SLO: TTFT mean is 5.")
+
+
+def test_replications_are_judged_by_their_mean():
+    def of(value):
+        return {"targets": [{"name": "ttft_p99_s", "bound": 2.0, "value": value}]}
+
+    figures = {"requests_total": 9, "requests_finished": 9, "requests_measured": 9}
+    found = judge_replications([of(1.7), of(1.9), of(2.1)], figures)
+    half = 4.302653 * 0.2 / 3**0.5  # Student's t of two degrees of freedom, from a table
+    (target,) = found["targets"]
+    assert (target["low"], target["high"]) == pytest.approx((1.9 - half, 1.9 + half), rel=1e-6)
+    assert (found["met"], found["certain"], target["count"]) == (True, False, 3)
+    assert judge_replications([of(1.7), of(None)], figures)["met"] is None
