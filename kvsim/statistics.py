@@ -182,7 +182,8 @@ def percentile_interval(
     if half is None:
         return Interval(value, None, None, data.size)
     error = half / t_quantile(confidence, within.count - 1)
-    count = min(max(share * (1 - share) / error**2, 1.0), data.size) if error else data.size
+    alone = within.mean * (1 - within.mean)  # variance of the share, were they independent
+    count = min(max(alone / error**2, 1.0), data.size) if error else data.size
     low = _at_share(ranked, share - half) if share - half >= 0 else None
     high = _at_share(ranked, share + half) if share + half <= 1 else None
     return Interval(value, low, high, round(count))

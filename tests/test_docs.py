@@ -15,7 +15,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from kvsim.cli.main import app
-from kvsim.rundir import MANIFEST, REPORT, SUMMARY
+from kvsim.rundir import MANIFEST, REPLICATIONS, REPORT, SUMMARY
 from kvsim.tables import TABLES
 
 ROOT = Path(__file__).parents[1]
@@ -198,7 +198,8 @@ def rebuilt(tmp_path_factory) -> Path:
 
 def test_example_has_all_files_and_is_small():
     files = {path.name: path.stat().st_size for path in EXAMPLE.iterdir()}
-    assert set(files) == {MANIFEST, SUMMARY, REPORT, *(f"{table}.parquet" for table in TABLES)}
+    tables = {REPLICATIONS, *(f"{table}.parquet" for table in TABLES)}
+    assert set(files) == {MANIFEST, SUMMARY, REPORT, *tables}
     assert sum(files.values()) < 6_000_000
 
 

@@ -36,7 +36,10 @@ variants:
 MET = SCENARIO + "slo: {ttft_p99_s: 5.0}\n"
 MISSED = SCENARIO + "slo: {ttft_p99_s: 0.001}\n"
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
-FILES = {"manifest.json", "summary.json", "report.html", *(f"{table}.parquet" for table in TABLES)}
+FILES = {
+    *("manifest.json", "summary.json", "report.html", "replications.parquet"),
+    *(f"{table}.parquet" for table in TABLES),
+}
 KVSIM = [sys.executable, "-c", "from kvsim.cli.main import main; main()"]
 
 
@@ -84,9 +87,9 @@ def test_the_exit_code_does_not_belong_to_a_variant(folder):
 def test_the_text_tells_of_each_variant_whether_it_meets_the_slo(folder):
     slow = "  slow: {cost: {kind: affine, fixed_ns: 1000000000}}\n"
     _, out, _ = kvsim_run(MET.replace("variants:\n", "variants:\n" + slow), "--no-report")
-    assert ["SLO", "met", "MISSED", "met"] in [line.split() for line in out.splitlines()]
+    assert ["SLO", "met?", "MISSED", "met?"] in [line.split() for line in out.splitlines()]
     assert "\nslow: Misses its SLO: TTFT p99 is " in out
-    assert "\ncontiguous: Meets its SLO: TTFT p99 is " in out
+    assert "\ncontiguous: Meets its SLO, as far as " in out
     _, out, _ = kvsim_run(SCENARIO, "--no-report")
     assert not any(line.startswith("SLO") for line in out.splitlines())
 
@@ -95,8 +98,8 @@ def test_the_targets_of_classes_are_told_with_their_names(folder):
     classes = "  classes: {chat: {weight: 1}}\nclass_slos: {chat: {ttft_p99_s: 5.0}}\n"
     _, out, _ = kvsim_run(SCENARIO.replace("variants:\n", classes + "variants:\n"), "--no-report")
     (target,) = (line for line in out.splitlines() if line.startswith("chat: ttft_p99_s "))
-    assert target.endswith(" met")
-    assert "\ncontiguous: Class chat meets its SLO: " in out
+    assert target.endswith(" met?")  # by 30 requests, which do not bound a p99
+    assert "\ncontiguous: Class chat meets its SLO, as far as " in out
 
 
 def test_a_target_that_is_missed_many_times_over_says_how_many(folder):

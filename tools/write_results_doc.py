@@ -21,11 +21,15 @@ run in its place is replaced; anything else is left alone.
 | `requests.parquet` | one row a request of each variant, whatever became of it |
 | `steps.parquet` | one row an engine iteration of each replica |
 | `events.parquet` | preemptions, rejections, compactions |
-| `summary.json` | for each variant the verdict, the limits and the [figures](metrics.md) |
+| `replications.parquet` | one row a replication of each variant: its [figures](metrics.md) |
+| `summary.json` | for each variant verdict, limits, [figures](metrics.md), and how sure they are |
 | `report.html` | the same to look at: one file, no network |
 
 Same scenario, seed, machine and `requirements.lock`: the same bytes in each of them. On another
 machine: the same decisions and times.
+
+The three tables, and the report's charts, are of the first replication; the others are simulated in
+memory, and leave their figures.
 
 ## Definitions
 
