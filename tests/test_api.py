@@ -87,10 +87,8 @@ def test_mistakes_in_a_dictionary_have_their_path():
     wrong = {**PLAIN, "engine": {"max_num_seqs": 0}, "gpu": "h100"}
     with pytest.raises(InputError) as error:
         kvsim.load(wrong)
-    told = {str(problem).partition(": ")[0]: problem.path for problem in error.value.problems}
-    assert told == {"scenario": "gpu"} | {"scenario": told["scenario"]}
-    paths = {problem.path for problem in error.value.problems}
-    assert paths == {"engine.max_num_seqs", "gpu"}
+    told = [str(problem).split(": ")[:2] for problem in error.value.problems]
+    assert sorted(told) == [["scenario", "engine.max_num_seqs"], ["scenario", "gpu"]]
     with pytest.raises(InputError, match="must be text"):
         kvsim.load({1: 2})
     with pytest.raises(InputError, match="a set is no value"):
