@@ -16,6 +16,7 @@ import kvsim
 from kvsim.cli.main import app
 from kvsim.errors import InputError
 from kvsim.metrics.catalog import METRICS
+from kvsim.scenario.change import changed
 from kvsim.tables import TABLES
 from tests.disk import contents
 
@@ -106,6 +107,13 @@ def test_changes_reach_all_variants_and_all_replications(path):
         kvsim.run(path, changes={"engine.max_num_seq": 2})
     with pytest.raises(InputError, match="no variant 'contigous'"):
         kvsim.run(path, variants=["contigous"])
+
+
+def test_changes_can_follow_each_other(path):
+    file = changed(kvsim.load(path), {"engine.max_num_seqs": 2}, "contiguous")
+    both = changed(file, {"workload.num_requests": 25}).base
+    assert (both.engine.max_num_seqs, both.workload.num_requests) == (2, 25)
+    assert both.kv_cache.kind == "contiguous"
 
 
 def test_tables_are_those_of_the_disk_with_units(path):

@@ -1,19 +1,12 @@
 """What notebooks show of a result: a sentence and small tables, all of it escaped."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
+
+from kvsim.report.figure import Table
 
 _CELL = "padding: 2px 8px; text-align: right"
 _FIRST = "padding: 2px 8px 2px 0; text-align: left"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text under a header; the first column names the row."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def page(sentence: str, note: str, *tables: Table) -> str:

@@ -15,6 +15,7 @@ from kvsim.api.scenarios import AnyScenario, chosen, load, plain
 from kvsim.metrics.catalog import METRICS, format_figure, format_range
 from kvsim.metrics.classes import all_targets, met_word
 from kvsim.metrics.summary import Summary, certainty, compare, estimate
+from kvsim.report.figure import Table
 from kvsim.rundir import REPLICATIONS, Further, Run, new_directory, run_into
 from kvsim.scenario.load import with_replications
 from kvsim.scenario.requests import draw_requests
@@ -186,7 +187,7 @@ class RunResult:
         }
         return frame
 
-    def _targets(self) -> html.Table:
+    def _targets(self) -> Table:
         rows = []
         for of_class, target in all_targets(self.summary[BASE]):
             figure = target["figure"]
@@ -199,14 +200,14 @@ class RunResult:
                     met_word(target),
                 ]
             )
-        return html.Table(["target", "found", "95 % interval", "at most", ""], rows)
+        return Table(["target", "found", "95 % interval", "at most", ""], rows)
 
-    def _compared(self) -> html.Table:
+    def _compared(self) -> Table:
         rows = [
             [row["label"], *(format_figure(row["name"], row["values"][v]) for v in self.summary)]
             for row in compare(self.summary)
         ]
-        return html.Table(["", *self.summary], rows)
+        return Table(["", *self.summary], rows)
 
 
 def _figure(summary: Summary, name: str) -> list[Any]:

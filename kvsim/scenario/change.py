@@ -37,7 +37,8 @@ def changed(file: ScenarioFile, changes: Mapping[str, Any], variant: str = BASE)
     scenario, mistakes = checked(merged, file.base_dir)
     if scenario is None:
         raise InputError(*(_told(file, changes, variant, *mistake) for mistake in mistakes))
-    return replace(file, variants={BASE: scenario})
+    alone = replace(file.document, data=merged)
+    return replace(file, document=alone, variants={BASE: scenario})
 
 
 def _laid(node: Any, path: str, steps: Sequence[str], value: Any) -> Any:
