@@ -10,12 +10,15 @@ from kvsim import __version__
 from kvsim.report.figure import Chart
 
 
-def render_page(template: str, charts: Sequence[Chart], **values: object) -> str:
+def render_page(
+    template: str, charts: Sequence[Chart], script: str = "", **values: object
+) -> str:
     """Return a page: one file of HTML that opens from disk and asks the network for nothing.
 
     Args:
         template: Name of a template of this package that extends `shell.html.j2`.
         charts: What the page's script draws, all charts of the page.
+        script: Name of a further script of this package, for what a page does beyond.
         values: What the template shows.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -27,13 +30,14 @@ def render_page(template: str, charts: Sequence[Chart], **values: object) -> str
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    plotly, script = _plotly_script() if charts else "", _asset("page.js")
+    plotly = _plotly_script() if charts else ""
+    scripts = _asset("page.js") + (_asset(script) if script else "")
     return environment.get_template(template).render(
         version=__version__,
         style=_asset("style.css"),
-        script=script,
+        script=scripts,
         plotly=plotly,
-        policy=_security_policy(plotly, script),
+        policy=_security_policy(plotly, scripts),
         figures=_figures_json(charts),
         **values,
     )
