@@ -10,15 +10,13 @@ from kvsim import __version__
 from kvsim.report.figure import Chart
 
 
-def render_page(
-    template: str, charts: Sequence[Chart], script: str = "", **values: object
-) -> str:
+def render_page(template: str, charts: Sequence[Chart], **values: object) -> str:
     """Return a page: one file of HTML that opens from disk and asks the network for nothing.
 
     Args:
-        template: Name of a template of this package that extends `shell.html.j2`.
+        template: Name of a template of this package that extends `shell.html.j2`; a script of the
+            same name, `NAME.js` for `NAME.html.j2`, comes after that of all pages.
         charts: What the page's script draws, all charts of the page.
-        script: Name of a further script of this package, for what a page does beyond.
         values: What the template shows.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -30,14 +28,13 @@ def render_page(
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    plotly = _plotly_script() if charts else ""
-    scripts = _asset("page.js") + (_asset(script) if script else "")
+    plotly, script = _plotly_script() if charts else "", _asset("page.js") + _own_script(template)
     return environment.get_template(template).render(
         version=__version__,
         style=_asset("style.css"),
-        script=scripts,
+        script=script,
         plotly=plotly,
-        policy=_security_policy(plotly, scripts),
+        policy=_security_policy(plotly, script),
         figures=_figures_json(charts),
         **values,
     )
@@ -71,6 +68,12 @@ def _plotly_script() -> str:
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
+
+
+def _own_script(template: str) -> str:
+    name = f"{template.removesuffix('.html.j2')}.js"
+    is_other = name != "page.js" and (files("kvsim.report") / name).is_file()
+    return _asset(name) if is_other else ""
 
 
 def _asset(name: str) -> str:

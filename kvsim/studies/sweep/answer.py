@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import METRICS, format_figure
-from kvsim.studies.sweep.names import metric_label, point_text
+from kvsim.studies.sweep.names import point_text
 from kvsim.studies.sweep.results import Results
 
 COST = "usd_per_million_output_tokens"

@@ -6,9 +6,9 @@ from itertools import product
 from typing import Any
 
 from kvsim.errors import InputError, Problem, did_you_mean
-from kvsim.study.point import Point
 from kvsim.studies.sweep.axes import axis_paths, directions_of
 from kvsim.studies.sweep.schema import Condition, Sweep
+from kvsim.study.point import Point
 
 VARIANT = "variant"  # what conditions and columns call it
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {

@@ -1,9 +1,10 @@
-"""Cost against latency, the front of what no other point beats in both, and sampled points as dots."""
+"""Cost against latency with the front of what no point beats in both; sampled points as dots."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import METRICS, format_figure
 from kvsim.report.figure import (
@@ -40,12 +41,14 @@ def front_chart(view: View) -> Chart | None:
     over = _spread_axis(answer.latencies[0], latencies[known])
     data = list(_dots(view, shown, answer.latencies[0], answer.cost, with_front=True))
     header, rows = point_rows(answer, answer.front)
+    counts = " that meets the SLO" if answer.results.is_judged else ""
     reduced = f"{len(shown):,} of {int(known.sum()):,} points are drawn, the front among them."
     return Chart(
         key="chart-front",
         title=title,
-        definition=f"{METRICS[answer.cost].description}, against {metric_label(answer.latencies[0])}."
-        " On the front, no other point that counts is better in both.",
+        definition=f"{METRICS[answer.cost].description}, against "
+        f"{metric_label(answer.latencies[0])}. No other point{counts} beats one of the front in "
+        "both.",
         alt=f"Dots. {title}.",
         figure={
             "data": data,
@@ -70,22 +73,15 @@ def _over(view: View, path: str, metric: str, known: list[int], place: int) -> C
     results = view.answer.results
     xs = np.array([results.settings[i].changes[path] for i in known], dtype=np.float64)
     ys = results.means(metric)[known]
-    with np.errstate(invalid="ignore"):
-        ranks = [np.argsort(np.argsort(each)) for each in (xs, ys)]
-    strength = float(np.corrcoef(*ranks)[0, 1]) if np.ptp(ys) else 0.0
-    words = next(
-        w
-        for most, w in ((0.1, "hardly"), (0.3, "weakly"), (0.6, "clearly"), (2, "strongly"))
-        if abs(strength) < most
-    )
-    way = "" if words == "hardly" else " up" if strength > 0 else " down"
-    title = sentence(f"{metric_label(metric)} goes{way} {words} with {view.names[path]}")
+    correlation = _rank_correlation(xs, ys)
+    title = sentence(f"{metric_label(metric)} {_words(correlation)} with {view.names[path]}")
     shown = _shown(view, known)
     rows = [point_rows(view.answer, [i])[1][0] for i in shown[:50]]
     return Chart(
         key=f"chart-dots-{place}",
         title=title,
-        definition=f"{METRICS[metric].description}. Spearman's rank correlation is {strength:.2f}.",
+        definition=f"{METRICS[metric].description}. Spearman's rank correlation is "
+        f"{correlation:.2f}.",
         alt=f"Dots. {title}.",
         figure={
             "data": list(_dots(view, shown, path, metric)),
@@ -98,6 +94,21 @@ def _over(view: View, path: str, metric: str, known: list[int], place: int) -> C
         table=Table(point_rows(view.answer, [])[0], rows),
         keys=_keys(view),
     )
+
+
+def _rank_correlation(xs: NDArray[np.float64], ys: NDArray[np.float64]) -> float:
+    """Return Spearman's coefficient, 0 where one of both never changes."""
+    if not (np.ptp(xs) and np.ptp(ys)):
+        return 0.0
+    ranks = np.array([np.argsort(np.argsort(each)) for each in (xs, ys)], dtype=np.float64)
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _words(correlation: float) -> str:
+    if abs(correlation) < 0.1:
+        return "hardly goes"
+    strength = "weakly" if abs(correlation) < 0.3 else "clearly"
+    return f"{strength} {'rises' if correlation > 0 else 'falls'}"
 
 
 def _finding(view: View) -> str:

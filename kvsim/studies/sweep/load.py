@@ -1,6 +1,5 @@
 """A sweep file → checked points; or all its mistakes in one go."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -187,9 +186,11 @@ def _of_values(sweep: Sweep) -> Iterator[Mistake]:
 
 
 def _repeated(values: Sequence[Any], where: tuple[Step, ...]) -> Iterator[Mistake]:
+    seen: set[str] = set()
     for place, value in enumerate(values):
-        if any(value == other and type(value) is type(other) for other in values[:place]):
+        if repr(value) in seen:
             yield (*where, place), f"{value!r} is there already: points would be duplicates"
+        seen.add(repr(value))
 
 
 def _covering(points: Sequence[Point], directions: Sequence[Direction]) -> Iterator[Point]:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvsim.metrics.catalog import METRICS
-from kvsim.study.point import Point
 from kvsim.studies.sweep.axes import axis_paths
 from kvsim.studies.sweep.schema import Sweep
+from kvsim.study.point import Point
 
 
 def short_names(sweep: Sweep) -> dict[str, str]:

@@ -32,7 +32,6 @@ def build_page(answer: Answer, question: str, command: str) -> str:
     return render_page(
         "sweep.html.j2",
         [chart for section in sections for chart in section.charts],
-        script="sweep.js",
         name=answer.results.sweep.name,
         question=question,
         answer=answer,

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import METRICS, format_figure
-from kvsim.report.figure import BLUE, GRAY, ORANGE, Chart, Key, axis, layout, plotly_text
-from kvsim.report.figure import Table
+from kvsim.report.figure import BLUE, GRAY, ORANGE, Chart, Key, Table, axis, layout, plotly_text
 from kvsim.studies.sweep.answer import ranked
 from kvsim.studies.sweep.names import value_text
 from kvsim.studies.sweep.tables import point_rows

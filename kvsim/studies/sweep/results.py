@@ -62,15 +62,22 @@ class Results:
 
     def failed(self) -> NDArray[np.bool_]:
         """Tell which settings have a replication that failed; shape (settings,)."""
-        failed = np.array([status != DONE for status in self.status])
-        some: NDArray[np.bool_] = failed.reshape(-1, self.sweep.replications).any(axis=1)
-        return some
+        failed: NDArray[np.bool_] = self._count([status != DONE for status in self.status]) > 0
+        return failed
 
     def all_met(self) -> NDArray[np.bool_]:
         """Tell which settings meet their SLO in all replications; shape (settings,)."""
-        met = np.array([met is True for met in self.met])
-        every: NDArray[np.bool_] = met.reshape(-1, self.sweep.replications).all(axis=1)
-        return every
+        met: NDArray[np.bool_] = (
+            self._count([met is True for met in self.met]) == self.sweep.replications
+        )
+        return met
+
+    def _count(self, truths: Sequence[bool]) -> NDArray[np.int64]:
+        """Count what is true of each setting's replications."""
+        counts: NDArray[np.int64] = (
+            np.array(truths, dtype=np.int64).reshape(-1, self.sweep.replications).sum(axis=1)
+        )
+        return counts
 
     @property
     def is_judged(self) -> bool:
@@ -82,12 +89,12 @@ def collect(sweep: Sweep, points: Sequence[Point], found: Iterable[Outcome | Fai
     """Return the results of points, `found` in their order."""
     results = Results(sweep, points, np.full((len(points), len(METRICS)), np.nan))
     for row, result in zip(results.figures, found, strict=True):
-        done = isinstance(result, Outcome)
-        results.status.append(DONE if isinstance(result, Outcome) else result.kind)
-        results.met.append(result.met if isinstance(result, Outcome) else None)
-        results.verdicts.append(result.verdict if isinstance(result, Outcome) else "")
-        results.errors.append("" if isinstance(result, Outcome) else result.message)
-        if done:
+        failure = result if isinstance(result, Failure) else None
+        results.status.append(failure.kind if failure else DONE)
+        results.errors.append(failure.message if failure else "")
+        results.met.append(None if isinstance(result, Failure) else result.met)
+        results.verdicts.append("" if isinstance(result, Failure) else result.verdict)
+        if isinstance(result, Outcome):
             for name, value in result.figures.items():
                 row[_PLACES[name]] = value
     return results

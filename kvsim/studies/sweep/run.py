@@ -119,8 +119,8 @@ def _carry_out(
     yield 0
     if not missing:  # workers take a second to start
         return
-    work = Work(simulated, sweep.scenario)
-    for done, (key, result) in enumerate(run_tasks(crew, work, missing.items()), start=1):
+    finished = run_tasks(crew, Work(simulated, sweep.scenario), missing.items())
+    for done, (key, result) in enumerate(finished, start=1):
         store.put(key, result)
         yield done
 

@@ -105,7 +105,7 @@ class Sweep(Parameters):
     set: dict[str, JsonValue] = Field(default_factory=dict)
     """Dotted path in the scenario → value at all points, for example `workload.num_requests: 2000`;
     a step into a list is a number, from 0."""
-    variants: Annotated[list[Printable], Field(min_length=1)] = [BASE]
+    variants: list[Printable] = Field(default=[BASE], min_length=1)
     """Variants of the scenario that are swept, `base` for the scenario itself: one more axis."""
     replications: int = Field(default=1, ge=1, le=10_000)
     """Independent draws of each point, which give intervals. Points of one replication face the

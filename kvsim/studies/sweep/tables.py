@@ -112,7 +112,8 @@ def _figure(answer: Answer, place: int, name: str, narrow: bool) -> str:
         return "–"
     mean = format_figure(name, interval.mean)
     if narrow:
-        return mean.removesuffix(f" {METRICS[name].unit}").removeprefix("$")
+        per_s = f" {METRICS[name].unit}" if METRICS[name].unit.endswith("/s") else ""
+        return mean.removesuffix(per_s).removeprefix("$")  # the header tells
     half = interval.half_width
     return mean if half is None else f"{mean} ± {format_figure(name, half)}"
 

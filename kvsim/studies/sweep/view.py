@@ -1,4 +1,4 @@
-"""Where charts look: axes that are numbers, and the settings that share all else with the choice."""
+"""Where charts look: axes that are numbers, and settings that share all else with the choice."""
 
 import json
 from collections.abc import Mapping, Sequence
