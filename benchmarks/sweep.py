@@ -35,7 +35,9 @@ def main() -> None:
         ratios.append(one_s / two_s)
         best = {1: min(best[1], one_s), 2: min(best[2], two_s)}
         per_point_ms = 1e3 * driver_s / sweep.largest_size
-        print(f"{'':10}{one_s:10.1f} s {two_s:10.1f} s {ratios[-1]:6.2f} {per_point_ms:8.2f} ms a point")
+        print(
+            f"{'':10}{one_s:10.1f} s {two_s:10.1f} s {ratios[-1]:6.2f} {per_point_ms:8.2f} ms a point"
+        )
     print(f"ratio of the best {best[1] / best[2]:.2f}, median {statistics.median(ratios):.2f}")
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     print(f"driver's peak memory {peak_mb:.0f} MB")

@@ -39,7 +39,7 @@ def test_the_answer_comes_first_and_fits_the_terminal(command_line, sweep_file):
     done = command_line("sweep", sweep_file, "--jobs", 1)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("6 of 6 points meet the SLO; the cheapest, rate_per_s 8,")
+    assert lines[0].startswith("6 of 6 points meet the SLO; the cheapest costs $")
     assert max(map(len, lines)) <= 80
     assert lines[-2:] == [
         "Table: reports/sweeps/mine.parquet",
@@ -66,7 +66,7 @@ def test_no_point_that_meets_the_slo_is_exit_code_1(command_line, sweep_file):
     scenario.write_text(SCENARIO.replace("0.1}", "0.001}"))
     done = command_line("sweep", sweep_file, "--jobs", 1)
     assert done.returncode == 1
-    assert done.stdout.startswith("None of 6 points meets the SLO; the closest, ")
+    assert done.stdout.startswith("None of 6 points meets the SLO; the closest keeps ")
 
 
 def test_mistakes_are_exit_code_2_and_leave_nothing(command_line, sweep_file, tmp_path):

@@ -68,8 +68,8 @@ class Answer:
         where = point_text(self.results.sweep, self.results.settings[self.best])
         value = format_figure(self.cost, float(self.results.means(self.cost)[self.best]))
         if self.cost == COST:
-            return f"the cheapest, {where}, costs {value} per million output tokens"
-        return f"the fastest, {where}, generates {value}"
+            return f"the cheapest costs {value} per million output tokens, at {where}"
+        return f"the fastest generates {value}, at {where}"
 
     def _closest_words(self) -> str:
         attained = self.results.means("slo_attainment_fraction")
@@ -78,7 +78,7 @@ class Answer:
         closest = int(np.nanargmax(attained))
         where = point_text(self.results.sweep, self.results.settings[closest])
         share = format_figure("slo_attainment_fraction", float(attained[closest]))
-        return f"; the closest, {where}, keeps its bounds for {share} of the requests"
+        return f"; the closest keeps its bounds for {share} of the requests, at {where}"
 
 
 def answer_of(results: Results, slo: Mapping[str, float] | None) -> Answer:

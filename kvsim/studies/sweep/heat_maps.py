@@ -1,19 +1,71 @@
 """Heat maps: a figure over two axes, with its number in each cell."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kvsim.metrics.catalog import METRICS, format_figure, format_number
-from kvsim.report.figure import BLUE, SILVER, SKY, SLATE, Chart, Key, Table, axis, layout, sentence
+from kvsim.report.figure import SILVER, SKY, SLATE, Chart, Key, Table, axis, layout, sentence
 from kvsim.studies.sweep.expand import VARIANT
 from kvsim.studies.sweep.names import axis_label, metric_label, value_text
 from kvsim.studies.sweep.view import View, thinned
 
 MOST_CELLS = (25, 40)  # across and up
 _MOST_MAPS = 8
-_CELL_PX = 24
+_CELL_PX = 26
+_PALE = "#DDF0FA"  # a tint of SKY: numbers can be read on both
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A metric over two axes.
+
+    Attributes:
+        view: On the sweep.
+        metric: Whose means stand in the cells.
+        variant: Of the scenario.
+        across: Path of the horizontal axis.
+        up: Path of the upright one.
+    """
+
+    view: View
+    metric: str
+    variant: str
+    across: str
+    up: str
+
+    @property
+    def x(self) -> list[float]:
+        """Values across, evenly picked if there are many."""
+        values = self.view.grid[self.across]
+        return [values[i] for i in thinned(len(values), MOST_CELLS[0])]
+
+    @property
+    def y(self) -> list[float]:
+        """Values up, evenly picked if there are many."""
+        values = self.view.grid[self.up]
+        return [values[i] for i in thinned(len(values), MOST_CELLS[1])]
+
+    def cells(self, show: Callable[[int], Any], nothing: Any = None) -> list[list[Any]]:
+        """Return what `show` makes of the setting in each cell, row by row."""
+        found = []
+        for b in self.y:
+            places = (self.at(a, b) for a in self.x)
+            found.append([nothing if place is None else show(place) for place in places])
+        return found
+
+    def at(self, a: float, b: float) -> int | None:
+        """Return the setting of a cell, if it is part of the sweep."""
+        return self.view.at({VARIANT: self.variant, self.across: a, self.up: b})
+
+    def good(self) -> list[float]:
+        """Return the values of the cells that count: where the SLO is met."""
+        means, eligible = self.view.answer.results.means(self.metric), self.view.answer.eligible
+        known = eligible & ~np.isnan(means)
+        places = {place for row in self.cells(int) for place in row if place is not None}
+        return [float(means[place]) for place in sorted(places) if known[place]]
 
 
 def heat_maps(view: View) -> list[Chart]:
@@ -22,131 +74,110 @@ def heat_maps(view: View) -> list[Chart]:
         return []
     up, across = list(view.grid)[:2]  # the longer one stands up: cells are wide
     variants = view.answer.results.sweep.variants
-    maps = [
-        _map(view, metric, variant, (across, up), number)
-        for number, (metric, variant) in enumerate(
-            (metric, variant) for metric in view.answer.metrics for variant in variants
-        )
-    ]
-    return maps[:_MOST_MAPS]
+    maps = [HeatMap(view, m, v, across, up) for m in view.answer.metrics for v in variants]
+    return [_chart(one, place) for place, one in enumerate(maps[:_MOST_MAPS])]
 
 
-def _map(view: View, metric: str, variant: str, paths: tuple[str, str], number: int) -> Chart:
-    across, up = paths
-    x = [view.grid[across][i] for i in thinned(len(view.grid[across]), MOST_CELLS[0])]
-    y = [view.grid[up][i] for i in thinned(len(view.grid[up]), MOST_CELLS[1])]
-    cells = [[view.at({VARIANT: variant, across: a, up: b}) for a in x] for b in y]
+def _chart(one: HeatMap, place: int) -> Chart:
+    view = one.view
+    factor, unit = _unit(one)
     several = len(view.answer.results.sweep.variants) > 1
-    title = sentence(f"{_finding(view, metric, cells)}{f', {variant}' if several else ''}")
+    title = sentence(_finding(one) + (f", {one.variant}" if several else ""))
+    words = [f"In {unit}. {METRICS[one.metric].description}"]
+    if others := view.else_words((one.across, one.up, VARIANT)):
+        words.append(sentence(others))
     drawn = layout(
-        max(_CELL_PX * len(y), 120) + 90,
-        xaxis=axis(axis_label(view.names, across), type="category"),
-        yaxis=axis(axis_label(view.names, up), type="category"),
+        max(_CELL_PX * len(one.y), 120) + 90,
+        xaxis=axis(axis_label(view.names, one.across), type="category"),
+        yaxis=axis(axis_label(view.names, one.up), type="category"),
     )
-    left_out = len(x) < len(view.grid[across]) or len(y) < len(view.grid[up])
+    reduced = len(one.x) < len(view.grid[one.across]) or len(one.y) < len(view.grid[one.up])
     return Chart(
-        key=f"chart-map-{number}",
+        key=f"chart-map-{place}",
         title=title,
-        definition=" ".join((METRICS[metric].description + ".", view.else_words((*paths, VARIANT))))
-        .strip()
-        .rstrip(".")
-        + ".",
+        definition=". ".join(words) + ".",
         alt=f"A heat map. {title}.",
-        figure={"data": list(_layers(view, metric, cells, (x, y))), "layout": drawn},
-        table=_table(view, metric, cells, (x, y), paths),
-        keys=_keys(view, cells),
-        note="Evenly picked rows and columns; the table file has all." if left_out else "",
+        figure={"data": _layers(one, factor), "layout": drawn},
+        table=_table(one, factor),
+        keys=_keys(one),
+        note="Evenly picked rows and columns; the table file has all." if reduced else "",
     )
 
 
-Cells = Sequence[Sequence[int | None]]
+def _unit(one: HeatMap) -> tuple[float, str]:
+    """Return by what values are multiplied to be read with ease, and their unit then."""
+    unit = METRICS[one.metric].unit
+    return (1e3, "ms") if unit == "s" and max(one.good(), default=1.0) < 1 else (1.0, unit)
 
 
-def _finding(view: View, metric: str, cells: Cells) -> str:
-    """Say which values the eligible cells take."""
-    means, eligible = view.answer.results.means(metric), view.answer.eligible
-    places = [i for row in cells for i in row if i is not None]
-    good = [float(means[i]) for i in places if eligible[i] and not np.isnan(means[i])]
-    label = metric_label(metric)
-    where = " where the SLO is met" if view.answer.results.is_judged else ""
+def _finding(one: HeatMap) -> str:
+    """Say which values the cells take that count."""
+    good, label = one.good(), metric_label(one.metric)
+    judged = one.view.answer.results.is_judged
     if not good:
-        return f"{label}: no point here meets the SLO" if where else f"{label}: nothing to show"
-    lowest, highest = (format_figure(metric, value) for value in (min(good), max(good)))
-    if lowest == highest:
-        return f"{label} is {lowest}{where}"
-    return f"{label} is {lowest} to {highest}{where}"
+        return f"{label}: no point here meets the SLO" if judged else f"{label}: nothing to show"
+    lowest, highest = (format_figure(one.metric, value) for value in (min(good), max(good)))
+    values = lowest if lowest == highest else f"{lowest} to {highest}"
+    return f"{label} is {values}{' where the SLO is met' if judged else ''}"
 
 
-def _layers(
-    view: View, metric: str, cells: Cells, values: tuple[list[float], list[float]]
-) -> Iterator[dict[str, Any]]:
-    """Yield the colored cells, then the gray ones: points that miss the SLO, or failed."""
-    means, eligible = view.answer.results.means(metric), view.answer.eligible
-    failed = view.answer.results.failed()
-    x, y = ([value_text(value) for value in each] for each in values)
-    shown = {"type": "heatmap", "x": x, "y": y, "xgap": 1, "ygap": 1, "texttemplate": "%{text}"}
-
-    def known(place: int | None) -> bool:
-        return place is not None and bool(eligible[place]) and not np.isnan(means[place])
-
-    yield shown | {
-        "z": [[_rounded(means[i]) if known(i) else None for i in row] for row in cells],
-        "text": [[_cell_text(view, metric, i) if known(i) else "" for i in row] for row in cells],
-        "colorscale": [[0, SKY], [1, BLUE]],
-        "colorbar": {"title": {"text": METRICS[metric].unit}, "thickness": 12},
+def _layers(one: HeatMap, factor: float) -> list[dict[str, Any]]:
+    """Return the colored cells, and the gray ones: points that miss the SLO, or failed."""
+    means = one.view.answer.results.means(one.metric)
+    failed, known = one.view.answer.results.failed(), one.view.answer.eligible & ~np.isnan(means)
+    x, y = ([value_text(value) for value in each] for each in (one.x, one.y))
+    shown = {
+        "type": "heatmap",
+        "x": x,
+        "y": y,
+        "xgap": 1,
+        "ygap": 1,
+        "showscale": False,
+        "texttemplate": "%{text}",  # and there is no scale, since the numbers are in the cells
         "hovertemplate": "%{x}, %{y}: %{text}<extra></extra>",
     }
-    gray = [[None if i is None or known(i) else int(failed[i]) for i in row] for row in cells]
-    if any(each is not None for row in gray for each in row):
-        yield shown | {
-            "z": gray,
-            "zmin": 0,
-            "zmax": 1,
-            "text": [
-                ["" if i is None or known(i) else _cell_text(view, metric, i) for i in row]
-                for row in cells
-            ],
-            "colorscale": [[0, SILVER], [1, SLATE]],
-            "showscale": False,
-            "hovertemplate": "%{x}, %{y}: %{text}, not met<extra></extra>",
-        }
+    colored = {
+        "z": one.cells(lambda i: float(f"{means[i] * factor:.6g}") if known[i] else None),
+        "text": one.cells(lambda i: _text(one, i, factor) if known[i] else "", ""),
+        "colorscale": [[0, _PALE], [1, SKY]],
+    }
+    gray = {
+        "z": one.cells(lambda i: None if known[i] else int(failed[i])),
+        "text": one.cells(lambda i: "" if known[i] else _text(one, i, factor), ""),
+        "colorscale": [[0, SILVER], [1, SLATE]],
+        "zmin": 0,
+        "zmax": 1,
+    }
+    return [shown | layer for layer in (colored, gray) if _has_any(layer["z"])]
 
 
-def _cell_text(view: View, metric: str, place: int | None) -> str:
-    if place is None:
-        return ""
-    value = float(view.answer.results.means(metric)[place])
-    star = "★ " if place == view.answer.best else ""
-    return "×" if np.isnan(value) else star + format_number(float(f"{value:.3g}"))
+def _has_any(rows: Any) -> bool:
+    return any(value is not None for row in rows for value in row)
 
 
-def _keys(view: View, cells: Cells) -> list[Key]:
-    places = [i for row in cells for i in row if i is not None]
-    eligible, failed = view.answer.eligible, view.answer.results.failed()
-    judged = view.answer.results.is_judged
-    keys = [Key("meets the SLO; darker is more" if judged else "darker is more", BLUE)]
-    if any(not eligible[i] and not failed[i] for i in places):
+def _text(one: HeatMap, place: int, factor: float) -> str:
+    value = float(one.view.answer.results.means(one.metric)[place]) * factor
+    if np.isnan(value):
+        return "×"
+    star = "★ " if place == one.view.answer.best else ""
+    return star + format_number(float(f"{value:.3g}"))
+
+
+def _keys(one: HeatMap) -> list[Key]:
+    answer = one.view.answer
+    places: Sequence[int] = [i for row in one.cells(int) for i in row if i is not None]
+    judged, failed = answer.results.is_judged, answer.results.failed()
+    keys = [Key("meets the SLO; darker is more" if judged else "darker is more", SKY)]
+    if any(not answer.eligible[i] and not failed[i] for i in places):
         keys.append(Key("misses it", SILVER))
     if any(failed[i] for i in places):
         keys.append(Key("× could not be simulated", SLATE))
     return keys
 
 
-def _table(
-    view: View,
-    metric: str,
-    cells: Cells,
-    values: tuple[list[float], list[float]],
-    paths: tuple[str, str],
-) -> Table:
-    x, y = values
-    corner = f"{view.names[paths[1]]} ╲ {view.names[paths[0]]}"
-    rows = [
-        [value_text(b), *(_cell_text(view, metric, i) or "–" for i in row)]
-        for b, row in zip(y, cells, strict=True)
-    ]
-    return Table([corner, *map(value_text, x)], rows)
-
-
-def _rounded(value: Any) -> float:
-    return float(f"{float(value):.6g}")
+def _table(one: HeatMap, factor: float) -> Table:
+    names = one.view.names
+    corner = f"{names[one.up]} ╲ {names[one.across]}"
+    cells = one.cells(lambda i: _text(one, i, factor), "–")
+    rows = [[value_text(b), *row] for b, row in zip(one.y, cells, strict=True)]
+    return Table([corner, *map(value_text, one.x)], rows)

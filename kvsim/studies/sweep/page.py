@@ -46,7 +46,7 @@ def build_page(answer: Answer, question: str, command: str) -> str:
 def _sections(view: View) -> tuple[list[Section], Sequence[Dimension]]:
     parallel = parallel_chart(view)
     front = front_chart(view)
-    one = "Each map has a figure over two axes."
+    one = "Each map has a figure over the two longest axes of numbers; ★ is the choice."
     found = [
         Section("front", "Cost and latency", "Cost against latency", [front] if front else []),
         Section("maps", "Maps", "Over two axes", heat_maps(view), one),

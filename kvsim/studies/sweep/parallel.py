@@ -11,7 +11,7 @@ from kvsim.metrics.catalog import METRICS, format_figure
 from kvsim.report.figure import BLUE, GRAY, ORANGE, Chart, Key, Table, axis, layout, plotly_text
 from kvsim.studies.sweep.answer import ranked
 from kvsim.studies.sweep.names import value_text
-from kvsim.studies.sweep.tables import point_rows
+from kvsim.studies.sweep.tables import brief, point_rows
 from kvsim.studies.sweep.view import View, are_numbers, thinned
 
 KEY = "chart-parallel"
@@ -40,25 +40,26 @@ class Dimension:
     lowest: str
     highest: str
 
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """Least and largest value, as a filter takes them."""
+        return f"{np.nanmin(self.values):.3g}", f"{np.nanmax(self.values):.3g}"
+
 
 def parallel_chart(view: View) -> tuple[Chart, list[Dimension]] | None:
     """Return the chart and what can be filtered; None if there is nothing to tell apart."""
     order = ranked(view.answer)
     shown = [i for i in order if not view.answer.results.failed()[i]]
     picked = [shown[i] for i in thinned(len(shown), MOST_LINES)]
-    picked += [i for i in view.answer.front if i not in set(picked)]
+    picked = list(dict.fromkeys([*picked, *view.answer.front]))
     dimensions = [one for one in _dimensions(view, picked) if one is not None]
     if len(picked) < 2 or len(dimensions) < 2:
         return None
-    title = (
-        f"{len(picked):,} of {len(order):,} points" if len(picked) < len(order) else "All points"
-    )
-    title += ", each a line: filter them below"
     names = [plotly_text(one.name) for one in dimensions]
     drawn = layout(
         _HEIGHT_PX,
         xaxis=axis(
-            "", tickvals=list(range(len(names))), ticktext=names, range=[-0.3, len(names) - 0.7]
+            "", tickvals=list(range(len(names))), ticktext=names, range=[-0.5, len(names) - 0.5]
         ),
         yaxis=axis("", visible=False, range=[-0.12, 1.12]),
         annotations=[*_ends(dimensions)],
@@ -66,15 +67,33 @@ def parallel_chart(view: View) -> tuple[Chart, list[Dimension]] | None:
     header, rows = point_rows(view.answer, picked[:100])
     chart = Chart(
         key=KEY,
-        title=title,
-        definition="From left to right: what was varied, then what came of it. Figures that spread "
-        "widely are drawn in equal ratios. Points that failed have no line.",
+        title=_finding(view),
+        definition="A line is a point: from left to right what was varied, then what came of it. "
+        "What spreads widely is drawn in equal ratios. Filters below leave some of them.",
         alt="Parallel coordinates: lines over the axes and figures of the sweep.",
         figure={"data": _traces(view, picked, dimensions), "layout": drawn},
         table=Table(header, rows),
         keys=_keys(view),
+        note=f"{len(picked):,} of {len(shown):,} points." if len(picked) < len(shown) else "",
     )
     return chart, dimensions
+
+
+def _finding(view: View) -> str:
+    """Say to which values of the axes the SLO confines the points."""
+    answer = view.answer
+    if not answer.results.is_judged or answer.best is None:
+        return "No point meets the SLO" if answer.results.is_judged else "All points that ran"
+    parts = []
+    for path, name in view.names.items():
+        settings = enumerate(answer.results.settings)
+        good = [point.changes[path] for i, point in settings if answer.eligible[i]]
+        if are_numbers(view.values_of(path)) and set(good) != set(view.values_of(path)):
+            ends = " to ".join(dict.fromkeys(map(value_text, (min(good), max(good)))))
+            parts.append(f"{name} {ends}")
+    if not parts:
+        return "Points that meet the SLO are found at each value of each axis"
+    return f"Points that meet the SLO have {', '.join(parts)}"
 
 
 def _dimensions(view: View, picked: Sequence[int]) -> list[Dimension | None]:
@@ -106,8 +125,8 @@ def _of_metric(metric: str, values: NDArray[np.float64]) -> Dimension | None:
     if not len(known) or known.min() == known.max():
         return None
     ends = (format_figure(metric, float(end)) for end in (known.min(), known.max()))
-    unit = METRICS[metric].unit
-    return Dimension(f"{METRICS[metric].label}, {unit}", _heights(values), values, (), *ends)
+    unit = ", s" if METRICS[metric].unit == "s" else ""
+    return Dimension(f"{brief(metric)}{unit}", _heights(values), values, (), *ends)
 
 
 def _heights(values: NDArray[np.float64]) -> NDArray[np.float64]:

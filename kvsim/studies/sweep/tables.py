@@ -7,14 +7,14 @@ from typing import Any
 from kvsim.metrics.catalog import METRICS, format_figure
 from kvsim.statistics import Interval
 from kvsim.studies.sweep.answer import Answer, ranked
-from kvsim.studies.sweep.names import short_names, value_text
+from kvsim.studies.sweep.names import metric_label, short_names, value_text
 from kvsim.studies.sweep.results import DONE
 
-_SHORT = {
+_BRIEF = {
     "usd_per_million_output_tokens": "$/1M out",
-    "output_tokens_per_s": "out tok/s",
-    "goodput_requests_per_s": "goodput",
-    "requests_per_s": "req/s",
+    "output_tokens_per_s": "output/s",
+    "goodput_requests_per_s": "goodput/s",
+    "requests_per_s": "requests/s",
 }
 
 
@@ -32,19 +32,27 @@ def point_rows(
     names = short_names(results.sweep)
     several = len(results.sweep.variants) > 1
     header = [*names.values(), *(["variant"] if several else []), "SLO"]
-    header += [
-        _SHORT.get(name, _brief(name)) if narrow else METRICS[name].label for name in answer.metrics
-    ]
+    header += [brief(name) if narrow else METRICS[name].label for name in answer.metrics]
     rows = []
     for place in shown:
         point = results.settings[place]
         cells = [value_text(point.changes[path]) for path in names]
         cells += [point.variant] if several else []
-        star = "*" if narrow and place in answer.front else ""
-        cells += [star + verdict_word(answer, place)]
+        cells += [verdict_word(answer, place) + _mark(answer, place, narrow)]
         cells += [_figure(answer, place, name, narrow) for name in answer.metrics]
         rows.append(cells)
     return header, rows
+
+
+def brief(metric: str) -> str:
+    """Return a metric's name where there is little room; latencies are in seconds."""
+    return _BRIEF.get(metric) or METRICS[metric].label
+
+
+def _mark(answer: Answer, place: int, narrow: bool) -> str:
+    if place not in answer.front:
+        return ""
+    return "*" if narrow else ", the choice" if place == answer.best else ", on the front"
 
 
 def verdict_word(answer: Answer, place: int) -> str:
@@ -66,7 +74,8 @@ def headlines(answer: Answer) -> Iterator[str]:
     """Yield what else must be known: the front, failures."""
     if len(answer.front) > 1:
         first, last = (_pair(answer, place) for place in (answer.front[0], answer.front[-1]))
-        yield f"Cost against latency: {len(answer.front)} points, from {first} to {last}."
+        names = f"{metric_label(answer.cost)} and {metric_label(answer.latencies[0])}"
+        yield f"Front of {names}: {len(answer.front)} points, from {first} to {last}."
     failures = Counter(status for status in answer.results.status if status != DONE)
     if failures:
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items()))
@@ -101,11 +110,6 @@ def _as_dict(interval: Interval | None) -> dict[str, float | None] | None:
     return {"mean": interval.mean, "low": interval.low, "high": interval.high}
 
 
-def _brief(name: str) -> str:
-    latency, _, statistic = name.removesuffix("_s").partition("_")
-    return f"{latency.upper() if len(latency) == 4 else latency} {statistic}"
-
-
 def _figure(answer: Answer, place: int, name: str, narrow: bool) -> str:
     interval = answer.results.interval(place, name)
     if interval is None:
@@ -121,6 +125,6 @@ def _figure(answer: Answer, place: int, name: str, narrow: bool) -> str:
 def _pair(answer: Answer, place: int) -> str:
     texts = (
         format_figure(name, float(answer.results.means(name)[place]))
-        for name in (answer.latencies[0], answer.cost)
+        for name in (answer.cost, answer.latencies[0])
     )
     return " at ".join(texts)
