@@ -1,4 +1,4 @@
-"""A sweep's wall time with one and with two workers, and what its driver takes: `sweep.py [POINTS]`.
+"""What a sweep takes with one and with two workers, and its driver: `sweep.py [POINTS]`.
 
 Points are picked evenly from `sweep.yaml`, 60 unless told otherwise; all 1,000 take minutes. Both
 crews are processes beside the driver, so that the ratio compares like with like.
@@ -35,9 +35,7 @@ def main() -> None:
         ratios.append(one_s / two_s)
         best = {1: min(best[1], one_s), 2: min(best[2], two_s)}
         per_point_ms = 1e3 * driver_s / sweep.largest_size
-        print(
-            f"{'':10}{one_s:10.1f} s {two_s:10.1f} s {ratios[-1]:6.2f} {per_point_ms:8.2f} ms a point"
-        )
+        print(f"{one_s:20.1f} s {two_s:10.1f} s {ratios[-1]:6.2f} {per_point_ms:8.2f} ms a point")
     print(f"ratio of the best {best[1] / best[2]:.2f}, median {statistics.median(ratios):.2f}")
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     print(f"driver's peak memory {peak_mb:.0f} MB")

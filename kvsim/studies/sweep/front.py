@@ -23,7 +23,7 @@ from kvsim.report.figure import (
 from kvsim.studies.sweep.answer import COST, ranked
 from kvsim.studies.sweep.names import axis_label, metric_label, point_text
 from kvsim.studies.sweep.tables import point_rows
-from kvsim.studies.sweep.view import View, thinned
+from kvsim.studies.sweep.view import View, scale_of, thinned
 
 HEIGHT_PX = 420
 MOST_DOTS = 2_000
@@ -87,7 +87,7 @@ def _over(view: View, path: str, metric: str, known: list[int], place: int) -> C
             "data": list(_dots(view, shown, path, metric)),
             "layout": layout(
                 HEIGHT_PX - 80,
-                xaxis=axis(axis_label(view.names, path), type=_type_of(xs)),
+                xaxis=axis(axis_label(view.names, path), type=scale_of(xs.tolist())),
                 yaxis=_spread_axis(metric, ys),
             ),
         },
@@ -197,10 +197,4 @@ def _keys(view: View, with_front: bool = False) -> list[Key]:
 
 def _spread_axis(metric: str, values: Any) -> dict[str, Any]:
     unit = METRICS[metric].unit
-    return axis(f"{METRICS[metric].label}, {unit}", type=_type_of(values))
-
-
-def _type_of(values: Any) -> str:
-    """Draw equal ratios where values spread over more than a factor of 16."""
-    lowest, highest = float(np.min(values)), float(np.max(values))
-    return "log" if lowest > 0 and highest / lowest >= 16 else "linear"
+    return axis(f"{METRICS[metric].label}, {unit}", type=scale_of(values.tolist()))

@@ -1,10 +1,12 @@
 """Heat maps: a figure over two axes, with its number in each cell."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import METRICS, format_figure, format_number
 from kvsim.report.figure import SILVER, SKY, SLATE, Chart, Key, Table, axis, layout, sentence
@@ -48,24 +50,35 @@ class HeatMap:
         values = self.view.grid[self.up]
         return [values[i] for i in thinned(len(values), MOST_CELLS[1])]
 
+    @cached_property
+    def means(self) -> NDArray[np.float64]:
+        """Mean of the metric for each setting."""
+        return self.view.answer.results.means(self.metric)
+
+    @cached_property
+    def known(self) -> NDArray[np.bool_]:
+        """Whether a setting counts, since it meets the SLO, and has a value."""
+        return self.view.answer.eligible & ~np.isnan(self.means)
+
+    @cached_property
+    def places(self) -> list[list[int | None]]:
+        """The setting of each cell, row by row; None where the sweep has none."""
+        return [
+            [self.view.at({VARIANT: self.variant, self.across: a, self.up: b}) for a in self.x]
+            for b in self.y
+        ]
+
     def cells(self, show: Callable[[int], Any], nothing: Any = None) -> list[list[Any]]:
         """Return what `show` makes of the setting in each cell, row by row."""
-        found = []
-        for b in self.y:
-            places = (self.at(a, b) for a in self.x)
-            found.append([nothing if place is None else show(place) for place in places])
-        return found
+        return [[nothing if place is None else show(place) for place in row] for row in self.places]
 
-    def at(self, a: float, b: float) -> int | None:
-        """Return the setting of a cell, if it is part of the sweep."""
-        return self.view.at({VARIANT: self.variant, self.across: a, self.up: b})
+    def shown(self) -> list[int]:
+        """Return the settings in the cells."""
+        return [place for row in self.places for place in row if place is not None]
 
     def good(self) -> list[float]:
-        """Return the values of the cells that count: where the SLO is met."""
-        means, eligible = self.view.answer.results.means(self.metric), self.view.answer.eligible
-        known = eligible & ~np.isnan(means)
-        places = {place for row in self.cells(int) for place in row if place is not None}
-        return [float(means[place]) for place in sorted(places) if known[place]]
+        """Return the values of the cells that count."""
+        return [float(self.means[place]) for place in self.shown() if self.known[place]]
 
 
 def heat_maps(view: View) -> list[Chart]:
@@ -123,8 +136,7 @@ def _finding(one: HeatMap) -> str:
 
 def _layers(one: HeatMap, factor: float) -> list[dict[str, Any]]:
     """Return the colored cells, and the gray ones: points that miss the SLO, or failed."""
-    means = one.view.answer.results.means(one.metric)
-    failed, known = one.view.answer.results.failed(), one.view.answer.eligible & ~np.isnan(means)
+    means, known, failed = one.means, one.known, one.view.answer.results.failed()
     x, y = ([value_text(value) for value in each] for each in (one.x, one.y))
     shown = {
         "type": "heatmap",
@@ -156,7 +168,7 @@ def _has_any(rows: Any) -> bool:
 
 
 def _text(one: HeatMap, place: int, factor: float) -> str:
-    value = float(one.view.answer.results.means(one.metric)[place]) * factor
+    value = float(one.means[place]) * factor
     if np.isnan(value):
         return "×"
     star = "★ " if place == one.view.answer.best else ""
@@ -165,7 +177,7 @@ def _text(one: HeatMap, place: int, factor: float) -> str:
 
 def _keys(one: HeatMap) -> list[Key]:
     answer = one.view.answer
-    places: Sequence[int] = [i for row in one.cells(int) for i in row if i is not None]
+    places = one.shown()
     judged, failed = answer.results.is_judged, answer.results.failed()
     keys = [Key("meets the SLO; darker is more" if judged else "darker is more", SKY)]
     if any(not answer.eligible[i] and not failed[i] for i in places):

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from kvsim.metrics.catalog import METRICS, format_figure
 from kvsim.report.figure import (
     VARIANT_LOOKS,
@@ -21,8 +19,7 @@ from kvsim.report.figure import (
 from kvsim.statistics import Interval
 from kvsim.studies.sweep.expand import VARIANT
 from kvsim.studies.sweep.names import axis_label, metric_label, value_text
-from kvsim.studies.sweep.schema import Range
-from kvsim.studies.sweep.view import View, thinned
+from kvsim.studies.sweep.view import View, scale_of, thinned
 
 HEIGHT_PX = 380
 _MOST_POINTS = 200  # of a line
@@ -58,9 +55,10 @@ def _chart(view: View, metric: str, path: str, other: str | None, number: int) -
     value = chosen.variant if other == VARIANT else chosen.changes[other] if other else None
     main = next((line for line in drawn if line[0] == value_text(value)), drawn[0])
     title = _finding(view, metric, path, main, other)
-    over = axis(axis_label(view.names, path), type="log" if _is_log(view, path) else "linear")
+    over = axis(axis_label(view.names, path), type=scale_of(view.grid[path]))
     data = [trace for place, line in enumerate(drawn) for trace in _traces(metric, place, line)]
-    unit = METRICS[metric].unit
+    bounds = [b for _, points in drawn for _, f in points for b in (f.mean, f.low) if b is not None]
+    up = axis(f"{METRICS[metric].label}, {METRICS[metric].unit}", type=scale_of(bounds))
     return Chart(
         key=f"chart-line-{number}",
         title=title,
@@ -68,7 +66,7 @@ def _chart(view: View, metric: str, path: str, other: str | None, number: int) -
         alt=f"Lines. {title}.",
         figure={
             "data": data,
-            "layout": layout(HEIGHT_PX, xaxis=over, yaxis=axis(f"{METRICS[metric].label}, {unit}")),
+            "layout": layout(HEIGHT_PX, xaxis=over, yaxis=up),
         },
         table=_table(view, metric, path, other, drawn),
         keys=_keys(view, other, drawn),
@@ -184,15 +182,6 @@ def _cell(metric: str, found: Interval | None) -> str:
     half = found.half_width
     mean = format_figure(metric, found.mean)
     return mean if half is None else f"{mean} ± {format_figure(metric, half)}"
-
-
-def _is_log(view: View, path: str) -> bool:
-    """Tell whether an axis is better drawn with equal ratios: as written, or by its values."""
-    written = view.answer.results.sweep.axes.get(path)
-    if isinstance(written, Range):
-        return written.scale == "log"
-    values = np.array(view.grid[path])
-    return bool(values[0] > 0 and values[-1] / values[0] >= 16)
 
 
 def _rounded(value: Any) -> float:

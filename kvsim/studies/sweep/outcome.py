@@ -1,7 +1,7 @@
 """What a worker makes of one point."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from kvsim.scenario.load import ScenarioFile
@@ -24,7 +24,7 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it ready for JSON."""
-        return asdict(self)
+        return {"met": self.met, "verdict": self.verdict, "figures": dict(self.figures)}
 
 
 def simulated(file: ScenarioFile, point: Point) -> Outcome:

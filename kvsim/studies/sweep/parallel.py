@@ -12,12 +12,11 @@ from kvsim.report.figure import BLUE, GRAY, ORANGE, Chart, Key, Table, axis, lay
 from kvsim.studies.sweep.answer import ranked
 from kvsim.studies.sweep.names import value_text
 from kvsim.studies.sweep.tables import brief, point_rows
-from kvsim.studies.sweep.view import View, are_numbers, thinned
+from kvsim.studies.sweep.view import View, are_numbers, scale_of, thinned
 
 KEY = "chart-parallel"
 MOST_LINES = 400
 _HEIGHT_PX = 420
-_LOG_FROM = 16  # ratio of the largest to the smallest value
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ def _of_metric(metric: str, values: NDArray[np.float64]) -> Dimension | None:
 
 def _heights(values: NDArray[np.float64]) -> NDArray[np.float64]:
     lowest, highest = float(np.nanmin(values)), float(np.nanmax(values))
-    if lowest > 0 and highest / lowest >= _LOG_FROM:
+    if scale_of((lowest, highest)) == "log":
         values, lowest, highest = np.log(values), np.log(lowest), np.log(highest)
     heights: NDArray[np.float64] = (values - lowest) / (highest - lowest)
     return heights

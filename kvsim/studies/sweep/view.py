@@ -14,6 +14,8 @@ from kvsim.studies.sweep.expand import VARIANT
 from kvsim.studies.sweep.names import point_text, short_names
 from kvsim.studies.sweep.schema import Range
 
+_LOG_FROM = 16  # ratio of the largest to the smallest value
+
 
 @dataclass(frozen=True)
 class View:
@@ -93,6 +95,12 @@ def are_numbers(values: Sequence[Any]) -> bool:
     return len(values) > 1 and all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in values
     )
+
+
+def scale_of(values: Sequence[float]) -> str:
+    """Return how an axis is drawn: `log`, in equal ratios, where values spread widely."""
+    lowest, highest = min(values), max(values)
+    return "log" if lowest > 0 and highest / lowest >= _LOG_FROM else "linear"
 
 
 def thinned(count: int, most: int) -> list[int]:
