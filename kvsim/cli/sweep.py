@@ -161,7 +161,7 @@ def _document(result: "SweepResult", answer: "Answer") -> dict[str, Any]:
         "points": len(answer.eligible),
         "replications": results.sweep.replications,
         "meet_slo": int(answer.eligible.sum()) if results.is_judged else None,
-        "failed": int(results.failed().sum()),
+        "failed": int(results.failed.sum()),
         "simulated_now": result.ran,
         "best": None if answer.best is None else point_facts(answer, answer.best),
         "front": [point_facts(answer, place) for place in answer.front],

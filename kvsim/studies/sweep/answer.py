@@ -48,7 +48,7 @@ class Answer:
     @property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        total, failed = len(self.eligible), int(self.results.failed().sum())
+        total, failed = len(self.eligible), int(self.results.failed.sum())
         if failed == total:
             return f"None of {_points(total)} could be simulated"
         if not self.results.is_judged:
@@ -66,7 +66,7 @@ class Answer:
         if self.best is None:
             return "none has a cost to be compared"
         where = point_text(self.results.sweep, self.results.settings[self.best])
-        value = format_figure(self.cost, float(self.results.means(self.cost)[self.best]))
+        value = format_figure(self.cost, self.results.mean(self.best, self.cost))
         if self.cost == COST:
             return f"the cheapest costs {value} per million output tokens, at {where}"
         return f"the fastest generates {value}, at {where}"
@@ -92,7 +92,7 @@ def answer_of(results: Results, slo: Mapping[str, float] | None) -> Answer:
     targets = tuple(name for name in slo or () if name in METRICS and name.endswith("_s"))
     latencies = targets[:2] or _LATENCIES
     rate = _GOODPUT if results.is_judged else _WITHOUT_SLO
-    eligible = results.all_met() if results.is_judged else ~results.failed()
+    eligible = results.all_met if results.is_judged else ~results.failed
     front = _front(results, cost, latencies[0], eligible)
     best = _best(results, cost, latencies[0], eligible)
     return Answer(results, cost, latencies, rate, eligible, best, front)
@@ -101,7 +101,7 @@ def answer_of(results: Results, slo: Mapping[str, float] | None) -> Answer:
 def ranked(answer: Answer) -> list[int]:
     """Return all settings: eligible ones first, the cheapest of them before; failed ones last."""
     results = answer.results
-    cost, failed = _lower_is_better(results, answer.cost), results.failed()
+    cost, failed = _lower_is_better(results, answer.cost), results.failed
     return [int(i) for i in np.lexsort((np.nan_to_num(cost, nan=np.inf), failed, ~answer.eligible))]
 
 

@@ -183,7 +183,8 @@ def plotly_text_of(words: str) -> str:
 
 def _value(view: View, place: int, name: str) -> float:
     results = view.answer.results
-    value = results.means(name)[place] if name in METRICS else results.settings[place].changes[name]
+    of_axis = results.settings[place].changes.get(name)
+    value = results.mean(place, name) if name in METRICS else of_axis
     return float(f"{float(value):.6g}")
 
 

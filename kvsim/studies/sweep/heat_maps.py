@@ -136,7 +136,7 @@ def _finding(one: HeatMap) -> str:
 
 def _layers(one: HeatMap, factor: float) -> list[dict[str, Any]]:
     """Return the colored cells, and the gray ones: points that miss the SLO, or failed."""
-    means, known, failed = one.means, one.known, one.view.answer.results.failed()
+    means, known, failed = one.means, one.known, one.view.answer.results.failed
     x, y = ([value_text(value) for value in each] for each in (one.x, one.y))
     shown = {
         "type": "heatmap",
@@ -178,7 +178,7 @@ def _text(one: HeatMap, place: int, factor: float) -> str:
 def _keys(one: HeatMap) -> list[Key]:
     answer = one.view.answer
     places = one.shown()
-    judged, failed = answer.results.is_judged, answer.results.failed()
+    judged, failed = answer.results.is_judged, answer.results.failed
     keys = [Key("meets the SLO; darker is more" if judged else "darker is more", SKY)]
     if any(not answer.eligible[i] and not failed[i] for i in places):
         keys.append(Key("misses it", SILVER))

@@ -36,7 +36,7 @@ def build_page(answer: Answer, question: str, command: str) -> str:
         question=question,
         answer=answer,
         headlines=list(headlines(answer)),
-        facts=_facts(answer),
+        facts=_facts(view),
         drawn=sections,
         filters=dimensions,
         command=command,
@@ -86,10 +86,9 @@ def _failures(answer: Answer) -> list[Section]:
     return [Section("failures", "Failures", "What failed", (), words, Table(header, rows))]
 
 
-def _facts(answer: Answer) -> Table:
+def _facts(view: View) -> Table:
     """Return what was swept: each axis and its values."""
-    results = answer.results
-    view = View(answer)
+    results = view.answer.results
     rows = [["Scenario", results.sweep.scenario]]
     rows += [[f"{path} (set)", value_text(value)] for path, value in results.sweep.set.items()]
     rows += [[path, _values(view.values_of(path))] for path in view.names]

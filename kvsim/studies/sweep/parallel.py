@@ -48,7 +48,7 @@ class Dimension:
 def parallel_chart(view: View) -> tuple[Chart, list[Dimension]] | None:
     """Return the chart and what can be filtered; None if there is nothing to tell apart."""
     order = ranked(view.answer)
-    shown = [i for i in order if not view.answer.results.failed()[i]]
+    shown = [i for i in order if not view.answer.results.failed[i]]
     picked = [shown[i] for i in thinned(len(shown), MOST_LINES)]
     picked = list(dict.fromkeys([*picked, *view.answer.front]))
     dimensions = [one for one in _dimensions(view, picked) if one is not None]
@@ -85,9 +85,12 @@ def _finding(view: View) -> str:
         return "No point meets the SLO" if answer.results.is_judged else "All points that ran"
     parts = []
     for path, name in view.names.items():
+        values = view.values_of(path)
+        if not are_numbers(values):
+            continue
         settings = enumerate(answer.results.settings)
         good = [point.changes[path] for i, point in settings if answer.eligible[i]]
-        if are_numbers(view.values_of(path)) and set(good) != set(view.values_of(path)):
+        if set(good) != set(values):
             ends = " to ".join(dict.fromkeys(map(value_text, (min(good), max(good)))))
             parts.append(f"{name} {ends}")
     if not parts:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ DONE = "done"
 _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Results:
     """Results of all points, in their order.
 
@@ -40,7 +41,7 @@ class Results:
     verdicts: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
-    @property
+    @cached_property
     def settings(self) -> Sequence[Point]:
         """The points without their repetitions."""
         return self.points[:: self.sweep.replications]
@@ -55,16 +56,22 @@ class Results:
         means: NDArray[np.float64] = self.of(metric).mean(axis=1)
         return means
 
+    def mean(self, setting: int, metric: str) -> float:
+        """Return the mean of a figure of one setting, NaN if a replication has none."""
+        return float(self.of(metric)[setting].mean())
+
     def interval(self, setting: int, metric: str) -> Interval | None:
         """Return the mean of a figure with its interval; None if a replication has none."""
         values = self.of(metric)[setting]
         return None if np.isnan(values).any() else mean_interval(values)
 
+    @cached_property
     def failed(self) -> NDArray[np.bool_]:
         """Tell which settings have a replication that failed; shape (settings,)."""
         failed: NDArray[np.bool_] = self._count([status != DONE for status in self.status]) > 0
         return failed
 
+    @cached_property
     def all_met(self) -> NDArray[np.bool_]:
         """Tell which settings meet their SLO in all replications; shape (settings,)."""
         met: NDArray[np.bool_] = (
@@ -79,7 +86,7 @@ class Results:
         )
         return counts
 
-    @property
+    @cached_property
     def is_judged(self) -> bool:
         """Whether any point has an SLO that could be judged."""
         return any(met is not None for met in self.met)

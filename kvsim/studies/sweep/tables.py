@@ -124,7 +124,7 @@ def _figure(answer: Answer, place: int, name: str, narrow: bool) -> str:
 
 def _pair(answer: Answer, place: int) -> str:
     texts = (
-        format_figure(name, float(answer.results.means(name)[place]))
+        format_figure(name, answer.results.mean(place, name))
         for name in (answer.cost, answer.latencies[0])
     )
     return " at ".join(texts)

@@ -57,8 +57,7 @@ class View:
 
     def values_of(self, path: str) -> list[Any]:
         """Return the distinct values of an axis, in the order in which they come."""
-        settings = self.answer.results.settings
-        return list({json.dumps(p.changes[path]): p.changes[path] for p in settings}.values())
+        return self._values[path]
 
     def at(self, values: Mapping[str, Any]) -> int | None:
         """Return the setting that differs from the choice in some values only.
@@ -77,6 +76,14 @@ class View:
         if not others and (len(results.sweep.variants) == 1 or VARIANT in without):
             return ""
         return f"at {point_text(results.sweep, results.settings[self.choice], without)}"
+
+    @cached_property
+    def _values(self) -> dict[str, list[Any]]:
+        settings = self.answer.results.settings
+        return {
+            path: list({json.dumps(p.changes[path]): p.changes[path] for p in settings}.values())
+            for path in self.names
+        }
 
     @cached_property
     def _places(self) -> dict[str, int]:

@@ -82,7 +82,7 @@ def test_points_are_shown_best_first_and_failures_last():
     order = shown_first(found)
     assert sorted(order) == list(range(30))
     assert order[: 1 + len(set(found.front) - {found.best})][0] == found.best
-    assert set(order[-5:]) == set(np.flatnonzero(found.results.failed()))
+    assert set(order[-5:]) == set(np.flatnonzero(found.results.failed))
     costs = found.results.means(COST)[[i for i in ranked(found) if found.eligible[i]]]
     assert list(costs) == sorted(costs)
 
