@@ -92,7 +92,7 @@ def _progress() -> "Iterator[Tell | None]":
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
     class Rate(TextColumn):
@@ -102,7 +102,7 @@ def _progress() -> "Iterator[Tell | None]":
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
+        MofNCompleteColumn(),
         Rate(""),
         TimeRemainingColumn(),
     )
