@@ -45,7 +45,7 @@ class Parameters(BaseModel):
         for parent in reversed(cls.__mro__):
             if issubclass(parent, Parameters):
                 for name, words in _described(parent):
-                    properties[name]["description"] = words
+                    properties[cls.model_fields[name].alias or name]["description"] = words
         return schema
 
 

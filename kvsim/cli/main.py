@@ -22,6 +22,7 @@ from kvsim.cli.paper import paper
 from kvsim.cli.profile import profile
 from kvsim.cli.run import run
 from kvsim.cli.schema import schema
+from kvsim.cli.sweep import sweep
 from kvsim.cli.trace import trace
 from kvsim.cli.validate import validate
 from kvsim.errors import InputError
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(init)
+app.command()(sweep)
 app.command()(trace)
 app.command()(memory)
 app.command()(conform)

@@ -1,6 +1,7 @@
 """Models: a Hugging Face `config.json` → parameters per part, weight bytes, KV bytes per token."""
 
 import json
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ _CATALOG = Path(str(resources.files("kvsim"))) / "data" / "models"
 
 def model_names() -> list[str]:
     """Return the names in the catalog, as on the Hugging Face hub: `owner/model`."""
-    return sorted(path.stem.replace("--", "/") for path in _CATALOG.glob("*.json"))
+    return list(_listed())
 
 
 def load_model(name_or_path: str, base_dir: Path | None = None) -> ModelSpec:
@@ -44,9 +45,8 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> ModelSpec:
     Raises:
         InputError: Neither in the catalog nor a readable config, or one that is not modeled.
     """
-    listed = _CATALOG / f"{name_or_path.replace('/', '--')}.json"
-    if name_or_path in model_names():
-        return read_config(name_or_path, json.loads(listed.read_text(encoding="utf-8")))
+    if name_or_path in _listed():
+        return _from_catalog(name_or_path)
     path, *beside = model_files(name_or_path, base_dir)
     if not path.is_file():
         raise InputError(_unknown(name_or_path))
@@ -61,12 +61,23 @@ def model_files(name_or_path: str, base_dir: Path | None = None) -> list[Path]:
 
     None for a model of the catalog, which ships.
     """
-    if name_or_path in model_names():
+    if name_or_path in _listed():
         return []
     path = (base_dir or Path()) / name_or_path
     path = path / "config.json" if path.is_dir() else path
     beside = path.with_name("hf_quant_config.json")  # where modelopt keeps the quantization
     return [path, beside] if beside.is_file() else [path]
+
+
+@cache  # what ships doesn't change; studies look models up for each of many points
+def _listed() -> tuple[str, ...]:
+    return tuple(sorted(path.stem.replace("--", "/") for path in _CATALOG.glob("*.json")))
+
+
+@cache
+def _from_catalog(name: str) -> ModelSpec:
+    listed = _CATALOG / f"{name.replace('/', '--')}.json"
+    return read_config(name, json.loads(listed.read_text(encoding="utf-8")))
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -14,7 +14,8 @@ def render_page(template: str, charts: Sequence[Chart], **values: object) -> str
     """Return a page: one file of HTML that opens from disk and asks the network for nothing.
 
     Args:
-        template: Name of a template of this package that extends `shell.html.j2`.
+        template: Name of a template of this package that extends `shell.html.j2`; a script of the
+            same name, `NAME.js` for `NAME.html.j2`, comes after that of all pages.
         charts: What the page's script draws, all charts of the page.
         values: What the template shows.
     """
@@ -27,7 +28,7 @@ def render_page(template: str, charts: Sequence[Chart], **values: object) -> str
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    plotly, script = _plotly_script() if charts else "", _asset("page.js")
+    plotly, script = _plotly_script() if charts else "", _asset("page.js") + _own_script(template)
     return environment.get_template(template).render(
         version=__version__,
         style=_asset("style.css"),
@@ -67,6 +68,12 @@ def _plotly_script() -> str:
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
+
+
+def _own_script(template: str) -> str:
+    name = f"{template.removesuffix('.html.j2')}.js"
+    is_other = name != "page.js" and (files("kvsim.report") / name).is_file()
+    return _asset(name) if is_other else ""
 
 
 def _asset(name: str) -> str:

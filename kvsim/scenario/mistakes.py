@@ -101,7 +101,8 @@ def _fields_at(model: type[BaseModel], loc: Sequence[Step]) -> list[str]:
         elif candidates and step in candidates[0].model_fields:
             field = candidates[0].model_fields[str(step)]
             candidates = list(_models_in(field.annotation))
-    return list(candidates[0].model_fields) if candidates else []
+    fields = candidates[0].model_fields if candidates else {}
+    return [field.alias or name for name, field in fields.items()]
 
 
 def _tag(model: type[BaseModel]) -> Any:

@@ -1,5 +1,6 @@
 """Profiles: what an engine's version adds to its kernels, with the runs that its constants fit."""
 
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -57,15 +58,24 @@ def load_profile(name_or_path: str, base_dir: Path | None = None) -> EngineProfi
     Raises:
         InputError: Neither, or the file is not a profile; with file, line and path.
     """
-    path = _SHIPPED / f"{name_or_path}.yaml"
-    if name_or_path not in profile_names():
-        path = (base_dir or Path()) / name_or_path
-        if not path.is_file():
-            hint = did_you_mean(name_or_path, profile_names(), at_most=3)
-            known = hint or f"; known are {', '.join(profile_names())}"
-            raise InputError(
-                f"profile '{name_or_path}' is neither one that ships nor the path of a file{known}"
-            )
+    if name_or_path in profile_names():
+        return _shipped(name_or_path)
+    path = (base_dir or Path()) / name_or_path
+    if not path.is_file():
+        hint = did_you_mean(name_or_path, profile_names(), at_most=3)
+        known = hint or f"; known are {', '.join(profile_names())}"
+        raise InputError(
+            f"profile '{name_or_path}' is neither one that ships nor the path of a file{known}"
+        )
+    return _read(path)
+
+
+@cache  # what ships doesn't change; studies look it up for each of many points
+def _shipped(name: str) -> EngineProfile:
+    return _read(_SHIPPED / f"{name}.yaml")
+
+
+def _read(path: Path) -> EngineProfile:
     document = read_document(path)
     data = {**document.data, "fitted_on": tuple(document.data.get("fitted_on", ()))}
     try:

@@ -1,0 +1,170 @@
+"""`kvsim sweep`: many points of one scenario; how many meet the SLO, and which is the cheapest."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from kvsim.studies.sweep.answer import Answer
+    from kvsim.studies.sweep.load import SweepFile
+    from kvsim.studies.sweep.run import SweepResult, Tell
+    from kvsim.study.tasks import Crew
+
+MANY_POINTS = 100_000  # are rather a mistake
+_MOST_ROWS = 20
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(help="Sweep file (YAML): a scenario and axes.")],
+    out: Annotated[
+        Path, typer.Option(help="Directory for table, page, and the results that sweeps share.")
+    ] = Path("reports/sweeps"),
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes at work; by default one a core.")
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster to run on.")
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed points again.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Run it however many points it has.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="For machines: JSON on stdout.")] = False,
+) -> None:
+    """Simulate all points of a sweep: which meet the SLO, which is the cheapest, what they cost.
+
+    What was simulated before is not run again. Exit code: 0 some point meets the SLO, or there is
+    none, 1 no point does, 2 bad input.
+    """
+    from kvsim.studies.sweep.load import load_sweep
+
+    loaded = load_sweep(file)
+    _confirm(loaded, yes)
+
+    from kvsim.studies.sweep.run import run_sweep
+
+    with _progress() as tell:
+        result = run_sweep(
+            loaded, out, _crew(jobs, dask), retry=retry, tell=tell, command=f"kvsim sweep {file}"
+        )
+    answer = result.answer
+    if json:
+        import json as json_format
+
+        print(json_format.dumps(_document(result, answer), indent=1, allow_nan=False))
+    else:
+        print(_text(result, answer))
+    raise typer.Exit(0 if answer.eligible.any() else 1)
+
+
+def _confirm(loaded: "SweepFile", yes: bool) -> None:
+    """Ask before a sweep of so many points that they may be a slip."""
+    from kvsim.errors import InputError, Problem
+
+    size = loaded.largest_size
+    if yes or size <= MANY_POINTS:
+        return
+    what = f"its axes span {size:,} points"
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
+        if typer.confirm(f"{what}. Run them?", err=True):
+            return
+        raise typer.Exit(1)
+    hint = "shorten some, or say --yes"
+    raise InputError(Problem(f"{what}, more than {MANY_POINTS:,}; {hint}", loaded.document.file))
+
+
+def _crew(jobs: int | None, dask: str | None) -> "Crew":
+    from kvsim.study.local import crew_of
+
+    if dask is None:
+        return crew_of(jobs)
+    from kvsim.study.dask import dask_crew
+
+    return dask_crew(dask)
+
+
+@contextmanager
+def _progress() -> "Iterator[Tell | None]":
+    """Yield what is told how many points are done; it shows rate and time left on a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():  # it may have been closed
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(TextColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:.3g}/s" if task.speed else "")
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(""),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(file=sys.stderr)) as bars:
+        task = bars.add_task("looking up points", total=None)
+
+        def tell(done: int, of: int) -> None:
+            if bars.tasks[0].total is None:  # what was there before says nothing of the rate
+                bars.reset(task, total=of, completed=done, description="points")
+            bars.update(task, completed=done)
+
+        yield tell
+
+
+def _text(result: "SweepResult", answer: "Answer") -> str:
+    """Return what is printed: the answer, the points that matter, where the rest is."""
+    from kvsim.cli.text import aligned, wrapped
+    from kvsim.studies.sweep.tables import headlines, point_rows, shown_first
+
+    shown = shown_first(answer)[:_MOST_ROWS]
+    header, rows = point_rows(answer, shown, narrow=True)
+    total = len(answer.eligible)
+    more = f"{len(shown)} of {total:,} points" if len(shown) < total else "All points"
+    about = f"{more}; * on the front of cost and latency. Simulated now: {result.ran:,}."
+    blocks = [
+        wrapped(f"{answer.sentence}."),
+        *map(wrapped, headlines(answer)),
+        aligned([*_in_two_lines(header), *rows]),
+        wrapped(about),
+        f"Table: {result.table_path}\nPage: {result.page_path}",
+    ]
+    return "\n\n".join(blocks)
+
+
+def _in_two_lines(names: list[str]) -> list[list[str]]:
+    """Break long names at an underscore, since their columns' values are short."""
+    lower = [name[_break_of(name) :] for name in names]
+    upper = [name.removesuffix(rest) for name, rest in zip(names, lower, strict=True)]
+    return [upper, lower] if any(upper) else [lower]
+
+
+def _break_of(name: str) -> int:
+    breaks = [place + 1 for place, letter in enumerate(name) if letter in "_ "]
+    return (
+        min(breaks, key=lambda place: abs(2 * place - len(name))) if len(name) > 8 and breaks else 0
+    )
+
+
+def _document(result: "SweepResult", answer: "Answer") -> dict[str, Any]:
+    """Return the same for machines; the table has the rest."""
+    from kvsim.studies.sweep.tables import point_facts
+
+    results = result.results
+    return {
+        "answer": answer.sentence,
+        "points": len(answer.eligible),
+        "replications": results.sweep.replications,
+        "meet_slo": int(answer.eligible.sum()) if results.is_judged else None,
+        "failed": int(results.failed.sum()),
+        "simulated_now": result.ran,
+        "best": None if answer.best is None else point_facts(answer, answer.best),
+        "front": [point_facts(answer, place) for place in answer.front],
+        "table": str(result.table_path),
+        "page": str(result.page_path),
+    }
