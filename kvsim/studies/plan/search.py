@@ -1,0 +1,272 @@
+"""The cheapest fleet: candidates by their proven least cost, until none can be cheaper."""
+
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from kvsim.errors import BrokenLawError, InputError, Problem
+from kvsim.scenario.load import ScenarioFile
+from kvsim.scenario.schema import BASE
+from kvsim.studies.plan.candidates import Candidate, Options, candidates_of
+from kvsim.studies.plan.fleet import (
+    Ask,
+    Fleet,
+    Least,
+    Load,
+    is_random,
+    least_of,
+    smallest_fleet,
+)
+from kvsim.study.kept import Kept
+from kvsim.study.tasks import Crew, Failure, Work, run_tasks
+
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
+
+# Candidates that are looked at side by side, whatever the number of processes: each of them only
+# has to be cheaper than what was known before, so that the outcome depends on no process's speed.
+WAVE = 4
+DEMANDS = (0.5, 1.5, 2.0)  # of the plan's, for which the winner's fleet is told as well
+_DEAREST = 4  # a candidate that is looked at for comparison may cost so many times the winner
+
+Tell = Callable[[int, int], None]  # candidates done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A candidate of which no fleet was simulated.
+
+    Attributes:
+        candidate: What it is.
+        reason: Why, in words.
+        least: What was proven of it; None if it would not start.
+        usd_per_hour: Proven least cost, spare replicas included.
+    """
+
+    candidate: Candidate
+    reason: str
+    least: Least | None = None
+    usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cheapest fleet, and what it was compared with.
+
+    Attributes:
+        file: The scenario.
+        options: What was asked.
+        random: Whether replications differ.
+        winner: The cheapest fleet that meets the SLO; None if none was found.
+        fleets: All candidates of which fleets were simulated, the winner first, then by cost.
+        skipped: The others.
+        demands: Factors of the demand → the winner's fleet there.
+    """
+
+    file: ScenarioFile
+    options: Options
+    random: bool
+    winner: Fleet | None
+    fleets: Sequence[Fleet]
+    skipped: Sequence[Skipped]
+    demands: Sequence[tuple[float, Fleet]]
+
+    def usd_per_hour(self, fleet: Fleet, replicas: int) -> float:
+        """Return what a fleet costs whose load needs so many replicas; the spare ones count."""
+        return fleet.least.usd_per_hour(replicas + self.options.spare)
+
+    @property
+    def proven(self) -> bool:
+        """Whether no candidate can be cheaper than the winner: none was left out for time."""
+        late = any(fleet.why == "budget" for fleet in self.fleets)
+        return not late and not any("time" in skipped.reason for skipped in self.skipped)
+
+
+def find_plan(
+    file: ScenarioFile,
+    options: Options,
+    crew: Crew,
+    demands: bool = False,
+    tell: Tell | None = None,
+) -> Plan:
+    """Search the cheapest fleet that serves a scenario's demand within its SLO.
+
+    Branch and bound: a candidate is simulated only while its proven least cost is below the cost
+    of the best fleet known. The same input gives the same plan, however many work at it, unless
+    a budget cuts it short.
+
+    Args:
+        file: The scenario; its base is planned for.
+        options: What may be chosen.
+        crew: Who simulates.
+        demands: Also search the winner's fleets for other demands.
+        tell: Is told how far the search has come.
+
+    Raises:
+        InputError: There is no SLO, no candidate, or the traffic can't be drawn.
+    """
+    scenario = file.base
+    if not scenario.slo and not scenario.class_slos:
+        what = "say what the fleet has to meet, such as ttft_p99_s"
+        raise InputError(file.located(Problem(what, path="slo"), BASE))
+    with Kept(crew) as kept:
+        return _Search(file, options, kept, tell or (lambda done, of: None)).run(demands)
+
+
+class _Search:
+    """Keeps the cheapest fleet known, and what was found of each candidate, by its place."""
+
+    def __init__(self, file: ScenarioFile, options: Options, crew: Crew, tell: Tell) -> None:
+        self._options, self._crew, self._tell = options, crew, tell
+        self._load = Load(file, options.load_factor, options.replications)
+        self._until_s = None if options.budget_s is None else time.time() + options.budget_s
+        self._skipped: dict[int, Skipped] = {}
+        self._leasts: dict[int, Least] = {}
+        self._fleets: dict[int, Fleet] = {}
+        self._best: int | None = None
+
+    def run(self, demands: bool) -> Plan:
+        """Search, then look at some other candidates and at other demands."""
+        candidates = candidates_of(self._load.file, self._options)
+        self._bound(candidates)
+        if self._leasts:
+            first = candidates[min(self._leasts)]
+            self._load = replace(self._load, random=is_random(self._load, first))
+        work = Work(smallest_fleet, self._load)
+        waiting = sorted(self._leasts, key=self._rank)
+        while wave := self._next_wave(waiting):
+            self._simulate(work, {place: self._ask_cheaper(place) for place in wave})
+            best = [place for place, fleet in self._fleets.items() if fleet.smallest is not None]
+            self._best = min(best, key=self._cost, default=None)
+        self._compare(work)
+        steps = self._other_demands(work) if demands else []
+        return self._plan(steps)
+
+    def _bound(self, candidates: Sequence[Candidate]) -> None:
+        """Find what each candidate needs at least, or why it would not start."""
+        work = Work(least_of, self._load)
+        for place, found in self._run(work, dict(enumerate(candidates))):
+            if isinstance(found, Failure):
+                self._skipped[place] = Skipped(candidates[place], found.message)
+            else:
+                self._leasts[place] = found
+
+    def _next_wave(self, waiting: list[int]) -> list[int]:
+        """Take the next candidates that may be cheaper; the others are skipped."""
+        wave: list[int] = []
+        while waiting and len(wave) < WAVE:
+            place = waiting.pop(0)
+            least_usd = self._usd(place, self._leasts[place].replicas)
+            if self._best is not None and least_usd >= self._cost(self._best)[0]:
+                self._skip(place, f"costs at least ${least_usd:,.2f}/h")
+            elif self._time_is_up():
+                self._skip(place, "time was up")
+            else:
+                wave.append(place)
+        return wave
+
+    def _ask_cheaper(self, place: int) -> Ask:
+        """Ask for a fleet that is cheaper than the best one known."""
+        least = self._leasts[place]
+        if self._best is None:
+            return Ask(least, until_s=self._until_s)
+        most = self._most_below(place, self._cost(self._best)[0])
+        return Ask(least, most, from_above=True, until_s=self._until_s)
+
+    def _most_below(self, place: int, usd_per_hour: float) -> int:
+        """Return the most replicas whose fleet, spare ones included, costs less than so much."""
+        each_usd = self._leasts[place].usd_per_hour(1)
+        count = math.ceil(usd_per_hour / each_usd) - self._options.spare
+        while count > 0 and self._usd(place, count) >= usd_per_hour:
+            count -= 1
+        return max(count, 0)
+
+    def _compare(self, work: Work[Load, Ask, Fleet]) -> None:
+        """Give some of the candidates that can't be cheaper a fleet of their own."""
+        if self._best is None or self._time_is_up():
+            return
+        dearest_usd = _DEAREST * self._cost(self._best)[0]
+        asks: dict[int, Ask] = {}
+        for place in sorted(self._leasts, key=self._rank):
+            fleet = self._fleets.get(place)
+            if len(asks) < self._options.also and (fleet is None or fleet.why == "dearer"):
+                most, known = self._most_below(place, dearest_usd), fleet.trials if fleet else ()
+                least = self._leasts[place]
+                asks[place] = Ask(least, most, until_s=self._until_s, known=tuple(known))
+        self._simulate(work, asks)
+
+    def _other_demands(self, work: Work[Load, Ask, Fleet]) -> list[tuple[float, Fleet]]:
+        """Return the winner's fleets for other demands."""
+        if self._best is None or self._time_is_up():
+            return []
+        winner = self._fleets[self._best]
+        asks = {
+            factor: Ask(winner.least, factor=factor, until_s=self._until_s) for factor in DEMANDS
+        }
+        fleets = {1.0: winner}
+        for factor, found in self._run(work, asks):
+            if not isinstance(found, Failure):
+                fleets[factor] = found
+        return sorted(fleets.items())
+
+    def _simulate(self, work: Work[Load, Ask, Fleet], asks: Mapping[int, Ask]) -> None:
+        for place, found in self._run(work, asks):
+            if isinstance(found, Failure):
+                self._skip(place, found.message)
+            else:
+                self._fleets[place] = found
+                self._skipped.pop(place, None)
+            self._tell(len(self._fleets) + len(self._skipped), self._count)
+
+    def _run(
+        self, work: Work[Load, Any, Result], asks: Mapping[Key, Any]
+    ) -> Iterator[tuple[Key, Result | Failure]]:
+        """Yield what was found; a defect ends the search."""
+        for key, found in run_tasks(self._crew, work, asks.items()):
+            if isinstance(found, Failure) and found.kind == "defect":
+                raise BrokenLawError(found.message)
+            yield key, found
+
+    def _plan(self, demands: Sequence[tuple[float, Fleet]]) -> Plan:
+        best = self._best
+        others = sorted((place for place in self._fleets if place != best), key=self._cost)
+        fleets = [self._fleets[place] for place in ([] if best is None else [best]) + others]
+        return Plan(
+            self._load.file,
+            self._options,
+            self._load.random,
+            None if best is None else self._fleets[best],
+            fleets,
+            [self._skipped[place] for place in sorted(self._skipped)],
+            demands,
+        )
+
+    # Small words
+
+    @property
+    def _count(self) -> int:
+        return len(self._leasts) + sum(skip.least is None for skip in self._skipped.values())
+
+    def _usd(self, place: int, replicas: int) -> float:
+        return self._leasts[place].usd_per_hour(replicas + self._options.spare)
+
+    def _rank(self, place: int) -> tuple[float, int]:
+        return self._usd(place, self._leasts[place].replicas), place
+
+    def _cost(self, place: int) -> tuple[float, int, int]:
+        """Return by what fleets are compared: cost, then GPUs, then the order of the options."""
+        fleet = self._fleets[place]
+        if fleet.smallest is None:
+            return math.inf, 0, place
+        gpus = fleet.smallest * fleet.least.gpus
+        return self._usd(place, fleet.smallest), gpus, place
+
+    def _skip(self, place: int, reason: str) -> None:
+        least = self._leasts[place]
+        usd = self._usd(place, least.replicas)
+        self._skipped[place] = Skipped(least.candidate, reason, least, usd)
+
+    def _time_is_up(self) -> bool:
+        return self._until_s is not None and time.time() >= self._until_s
