@@ -1,7 +1,7 @@
 """A progress bar on stderr: simulated time and requests done, variant by variant."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from kvsim.rundir import Progress as Tell
@@ -35,3 +35,32 @@ def progress_of(variants: Sequence[str], requests: int) -> Iterator[Tell | None]
             bars.update(tasks[variant], completed=left, simulated=simulated)
 
         yield tell
+
+
+@contextmanager
+def counted(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield what is told how many of how many are done; None, unless stderr is a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():  # it may have been closed
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(file=sys.stderr)) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, of: bars.update(task, completed=done, total=of)

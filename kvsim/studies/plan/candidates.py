@@ -89,6 +89,11 @@ class Candidate:
         words += [f"{path.removeprefix('engine.')} {value}" for path, value in self.settings]
         return ", ".join(words)
 
+    @property
+    def is_of_other_precision(self) -> bool:
+        """Whether weights or KV cache have fewer bits than in the scenario."""
+        return self.weights != AS_IT_IS or self.kv_cache_dtype != AS_IT_IS
+
 
 def candidates_of(file: ScenarioFile, options: Options) -> list[Candidate]:
     """Return all candidates in the order of the options.

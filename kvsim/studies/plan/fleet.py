@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from kvsim.metrics.classes import all_targets
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.resolve import MOST_ENGINES
 from kvsim.scenario.schema import BASE
@@ -309,21 +310,10 @@ def _mean_figures(summaries: Sequence[dict[str, Any]]) -> dict[str, float | None
     """Return the mean over replications of each figure that a target bounds."""
     values: dict[str, list[float | None]] = {}
     for summary in summaries:
-        for target in summary["verdict"]["targets"]:
-            values.setdefault(target["name"], []).append(target["value"])
+        for of_class, target in all_targets(summary):
+            name = f"{of_class}: {target['name']}" if of_class else target["name"]
+            values.setdefault(name, []).append(target["value"])
     return {
         name: None if None in found else sum(v for v in found if v is not None) / len(found)
         for name, found in values.items()
     }
-
-
-def is_random(load: Load, candidate: Candidate) -> bool:
-    """Tell whether replications differ: by their requests, or by what the router draws.
-
-    Raises:
-        InputError: The requests can't be drawn.
-    """
-    pair = [make_ready(load.file, load.point(candidate, 1, load.factor, r)) for r in (0, 1)]
-    if pair[0].requests.digest() != pair[1].requests.digest():
-        return True
-    return load.file.base.routing.kind in {"random", "power_of_two"}

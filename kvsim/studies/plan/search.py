@@ -15,11 +15,11 @@ from kvsim.studies.plan.fleet import (
     Fleet,
     Least,
     Load,
-    is_random,
     least_of,
     smallest_fleet,
 )
 from kvsim.study.kept import Kept
+from kvsim.study.randomness import is_random
 from kvsim.study.tasks import Crew, Failure, Work, run_tasks
 
 Key = TypeVar("Key", bound=Hashable)
@@ -132,8 +132,8 @@ class _Search:
         candidates = candidates_of(self._load.file, self._options)
         self._bound(candidates)
         if self._leasts:
-            first = candidates[min(self._leasts)]
-            self._load = replace(self._load, random=is_random(self._load, first))
+            several = self._load.point(candidates[min(self._leasts)], 2, self._load.factor, 0)
+            self._load = replace(self._load, random=is_random(self._load.file, several))
         work = Work(smallest_fleet, self._load)
         waiting = sorted(self._leasts, key=self._rank)
         while wave := self._next_wave(waiting):
@@ -189,13 +189,33 @@ class _Search:
             return
         dearest_usd = _DEAREST * self._cost(self._best)[0]
         asks: dict[int, Ask] = {}
-        for place in sorted(self._leasts, key=self._rank):
-            fleet = self._fleets.get(place)
-            if len(asks) < self._options.also and (fleet is None or fleet.why == "dearer"):
-                most, known = self._most_below(place, dearest_usd), fleet.trials if fleet else ()
-                least = self._leasts[place]
-                asks[place] = Ask(least, most, until_s=self._until_s, known=tuple(known))
+        for place in self._to_compare():
+            most = self._most_below(place, dearest_usd)
+            known = self._fleets[place].trials if place in self._fleets else ()
+            asks[place] = Ask(self._leasts[place], most, until_s=self._until_s, known=tuple(known))
         self._simulate(work, asks)
+
+    def _to_compare(self) -> list[int]:
+        """Return candidates without a fleet: the best of each GPU that has none, then the others."""
+        ranked = sorted(self._leasts, key=self._rank)
+        open_ = [
+            place
+            for place in ranked
+            if place not in self._fleets or self._fleets[place].why == "dearer"
+        ]
+        seen = {
+            fleet.least.candidate.gpu
+            for fleet in self._fleets.values()
+            if fleet.smallest is not None
+        }
+        firsts = []
+        for place in open_:
+            gpu = self._leasts[place].candidate.gpu
+            if gpu not in seen:
+                seen.add(gpu)
+                firsts.append(place)
+        others = [place for place in open_ if place not in firsts]
+        return [*firsts, *others][: self._options.also]
 
     def _other_demands(self, work: Work[Load, Ask, Fleet]) -> list[tuple[float, Fleet]]:
         """Return the winner's fleets for other demands."""

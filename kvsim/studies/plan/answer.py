@@ -1,0 +1,247 @@
+"""A plan in words, tables and plain data."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from kvsim.metrics.catalog import format_figure, percent
+from kvsim.report.figure import Table
+from kvsim.studies.plan.fleet import Fleet, Trial, Why
+from kvsim.studies.plan.search import Plan, Skipped
+
+HOURS_A_MONTH = 730
+_FORMS = {"physical", "extrapolated"}  # of prices that rest on no measurement of such kernels
+_MARKED_FROM = 0.5  # share of the steps' time that is priced on forms
+
+_WHY: Mapping[Why, str] = {
+    "smallest": "meets the SLO",
+    "dearer": "misses the SLO where it would be cheaper",
+    "no use": "misses the SLO with any number of replicas",
+    "most": "misses the SLO with as many replicas as can be simulated",
+    "budget": "time was up",
+}
+
+
+def sentences(plan: Plan) -> list[str]:
+    """Return the answer: what to rent, what it costs, how sure that is."""
+    if plan.winner is None:
+        return [_no_fleet(plan)]
+    winner, options = plan.winner, plan.options
+    trial, smallest = winner.chosen, winner.smallest or 0
+    assert trial is not None, "the fleet that was chosen was simulated"
+    said = [f"{_fleet(plan, winner, smallest)} meets the SLO{_demand(plan)}."]
+    if options.spare:
+        more = _fleet(plan, winner, smallest + options.spare)
+        said.append(f"With {options.spare} spare: {more}.")
+    said.append(f"{_tightest(plan, trial)} {trial.limit}")
+    if is_marked(trial):
+        share = percent(form_share(trial))
+        said.append(
+            f"{share} of its steps' time rests on physical forms, not on kernels measured on this "
+            "GPU: measure some before you buy (kvsim profile)."
+        )
+    if winner.least.candidate.is_of_other_precision:
+        said.append(
+            "It is less precise than the scenario: what that does to answers, no simulation tells."
+        )
+    said.append(_sure(plan))
+    return said
+
+
+def _no_fleet(plan: Plan) -> str:
+    late = "" if plan.proven else "; time was up before all were looked at"
+    return f"No fleet of {len(plan.fleets) + len(plan.skipped)} candidates meets the SLO{late}."
+
+
+def _fleet(plan: Plan, fleet: Fleet, replicas: int) -> str:
+    usd = fleet.least.usd_per_hour(replicas)
+    gpus = replicas * fleet.least.gpus
+    return (
+        f"{replicas} × {fleet.least.candidate.label} ({gpus} GPU{'s' if gpus != 1 else ''}, "
+        f"${usd:,.2f}/h, ${usd * HOURS_A_MONTH:,.0f} a month)"
+    )
+
+
+def _demand(plan: Plan) -> str:
+    options = plan.options
+    if options.load_factor == 1:
+        return ""
+    parts = [f"{options.growth:g} times the demand"] if options.growth != 1 else ["the demand"]
+    parts += [f"{percent(options.headroom)} of headroom"] if options.headroom else []
+    return f" at {' and '.join(parts)}"
+
+
+def _tightest(plan: Plan, trial: Trial) -> str:
+    name = tightest(plan, trial)
+    if name not in trial.latencies_s:
+        return ""
+    value = format_figure(figure_of(name), trial.latencies_s[name])
+    most = format_figure(figure_of(name), bound_of(plan, name))
+    return f"Its tightest target is {name}: {value} of {most}."
+
+
+def tightest(plan: Plan, trial: Trial) -> str:
+    """Return the target that is missed by most, or else whose figure is nearest to its bound."""
+    worst = trial.targets[0]
+    if worst.worse > 1:
+        return worst.name
+    used = {
+        name: value / bound
+        for name, value in trial.latencies_s.items()
+        if value is not None and (bound := bound_of(plan, name))
+    }
+    return max(used, key=lambda name: used[name], default=worst.name)
+
+
+def bound_of(plan: Plan, target: str) -> float | None:
+    """Return the bound of a target, which may have its class before it."""
+    of_class, _, name = target.rpartition(": ")
+    scenario = plan.file.base
+    slo = scenario.class_slos.get(of_class) if of_class else scenario.slo
+    return (slo or {}).get(name)
+
+
+def _sure(plan: Plan) -> str:
+    if not plan.random:
+        draws = "its traffic is the same in each replication, so one was run"
+    else:
+        count = plan.options.replications
+        draws = (
+            f"a fleet counts only if the worse end of every 95 % interval over {count} draws does"
+        )
+        draws = draws if count > 1 else "it was judged on a single draw: no interval tells its luck"
+    if not plan.proven:
+        return f"Time was up: a cheaper fleet may exist; {draws}."
+    return f"No other candidate can be cheaper; {draws}."
+
+
+def figure_of(target: str) -> str:
+    """Return the metric that a target bounds; its class, if it has one, is left out."""
+    return target.rpartition(": ")[2].removeprefix("max_")
+
+
+def form_share(trial: Trial) -> float:
+    """Return the share of the steps' time that rests on forms, of what isn't given."""
+    shares = {basis: share for basis, share in trial.basis_share.items() if basis != "given"}
+    total = sum(shares.values())
+    return sum(shares.get(basis, 0.0) for basis in _FORMS) / total if total else 0.0
+
+
+def is_marked(trial: Trial) -> bool:
+    """Tell whether most of a fleet's price in time rests on forms."""
+    return form_share(trial) >= _MARKED_FROM
+
+
+# Tables
+
+
+def candidate_table(plan: Plan) -> Table:
+    """Return the candidates of which fleets were simulated, the cheapest first."""
+    settings = [path.removeprefix("engine.") for path in plan.options.vary]
+    header = ["GPU", "TP", "weights", "KV", *settings, "replicas", "$/h", "tightest target", "SLO"]
+    return Table([*header, "forms"], [_row(plan, fleet) for fleet in plan.fleets])
+
+
+def _row(plan: Plan, fleet: Fleet) -> list[str]:
+    one, trial = fleet.least.candidate, fleet.shown
+    what = [one.gpu, str(one.tensor_parallel_size), one.weights, one.kv_cache_dtype]
+    what += [str(value) for _, value in one.settings]
+    if trial is None:
+        return [*what, "–", "–", "–", _WHY[fleet.why], "–"]
+    spare = f" + {plan.options.spare}" if plan.options.spare else ""
+    usd, more = plan.usd_per_hour(fleet, trial.replicas), "" if trial.met else "> "
+    name = tightest(plan, trial)
+    return [
+        *what,
+        f"{more}{trial.replicas}{spare}",
+        f"{more}{usd:,.2f}",
+        f"{name} {format_figure(figure_of(name), trial.latencies_s.get(name))}",
+        "met" if trial.met else "missed",
+        forms(trial),
+    ]
+
+
+def forms(trial: Trial) -> str:
+    """Show the share of the steps' time that rests on forms, with a mark if it is most."""
+    return f"{form_share(trial):.0%}" + (" *" if is_marked(trial) else "")
+
+
+def demand_table(plan: Plan) -> Table:
+    """Return the winner's fleets for other demands."""
+    rows = []
+    for factor, fleet in plan.demands:
+        if fleet.smallest is None:
+            rows.append([f"{factor:g} times", "–", "–", _WHY[fleet.why]])
+            continue
+        count = fleet.smallest + plan.options.spare
+        usd = fleet.least.usd_per_hour(count)
+        rows.append([f"{factor:g} times", str(count), str(count * fleet.least.gpus), f"{usd:,.2f}"])
+    return Table(["demand", "replicas", "GPUs", "$/h"], rows)
+
+
+def skipped_groups(plan: Plan) -> list[tuple[str, list[str]]]:
+    """Return why candidates were not simulated, each reason with those that it holds for."""
+    groups: dict[str, list[str]] = {}
+    for skipped in plan.skipped:
+        reason, what = _group_of(skipped)
+        groups.setdefault(reason, []).append(what)
+    return list(groups.items())
+
+
+def _group_of(skipped: Skipped) -> tuple[str, str]:
+    label = skipped.candidate.label
+    if skipped.usd_per_hour is None:
+        return f"Would not start: {skipped.reason}", label
+    if skipped.reason.startswith("costs at least"):
+        return (
+            "Can't be cheaper: proven to cost at least",
+            f"{label} (${skipped.usd_per_hour:,.2f}/h)",
+        )
+    return skipped.reason.capitalize(), f"{label} (at least ${skipped.usd_per_hour:,.2f}/h)"
+
+
+# For machines
+
+
+def as_dict(plan: Plan) -> dict[str, Any]:
+    """Return the plan as plain data, ready for JSON."""
+    return {
+        "scenario": plan.file.base.name,
+        "options": asdict(plan.options),
+        "random": plan.random,
+        "proven": plan.proven,
+        "sentences": sentences(plan),
+        "winner": None if plan.winner is None else _fleet_facts(plan, plan.winner),
+        "fleets": [_fleet_facts(plan, fleet) for fleet in plan.fleets],
+        "skipped": [
+            {
+                "candidate": skipped.candidate.label,
+                "reason": skipped.reason,
+                "least_usd_per_hour": skipped.usd_per_hour,
+            }
+            for skipped in plan.skipped
+        ],
+        "demands": [
+            {"factor": factor, **_fleet_facts(plan, fleet)} for factor, fleet in plan.demands
+        ],
+    }
+
+
+def _fleet_facts(plan: Plan, fleet: Fleet) -> dict[str, Any]:
+    candidate, smallest = fleet.least.candidate, fleet.smallest
+    return {
+        "candidate": candidate.label,
+        "changes": dict(candidate.changes),
+        "usd_per_gpu_hour": candidate.usd_per_gpu_hour,
+        "gpus_per_replica": fleet.least.gpus,
+        "replicas_at_least": fleet.least.replicas,
+        "replicas_for_load": smallest,
+        "replicas": None if smallest is None else smallest + plan.options.spare,
+        "usd_per_hour": None if smallest is None else plan.usd_per_hour(fleet, smallest),
+        "why": fleet.why,
+        "trials": [_trial_facts(trial) for trial in fleet.trials],
+    }
+
+
+def _trial_facts(trial: Trial) -> dict[str, Any]:
+    return asdict(trial) | {"on_forms_share": form_share(trial)}
