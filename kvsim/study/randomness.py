@@ -1,9 +1,9 @@
 """Whether replications of a point differ at all."""
 
-from dataclasses import replace
-
+from kvsim.scenario.change import changed
 from kvsim.scenario.load import ScenarioFile
-from kvsim.study.point import Point, make_ready
+from kvsim.scenario.requests import draw_requests
+from kvsim.study.point import Point
 
 _DRAWING = {"random", "power_of_two"}  # routers that draw
 
@@ -11,11 +11,12 @@ _DRAWING = {"random", "power_of_two"}  # routers that draw
 def is_random(file: ScenarioFile, point: Point) -> bool:
     """Tell whether another replication could give other figures: by its requests, or the router.
 
+    Whether the point's engine would start doesn't matter.
+
     Raises:
-        InputError: The point can't be simulated.
+        InputError: The point's changes can't be made, or its requests can't be drawn.
     """
-    first, second = (make_ready(file, replace(point, replication=number)) for number in (0, 1))
-    scenario = first.variant.scenario
-    if scenario.routing.kind in _DRAWING and first.variant.num_engines > 1:
-        return True
-    return first.requests.digest() != second.requests.digest()
+    alone = changed(file, point.changes, point.variant)
+    engines = alone.base.replicas * alone.base.engine.data_parallel_size
+    first, second = (draw_requests(alone, {}, number).digest() for number in (0, 1))
+    return first != second or (engines > 1 and alone.base.routing.kind in _DRAWING)

@@ -40,12 +40,23 @@ class Load:
     replications: int
     random: bool = True
 
-    def point(self, candidate: Candidate, replicas: int, factor: float, replication: int) -> Point:
-        """Return one simulation of a fleet."""
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        """The demand as changes of the scenario."""
+        return self.times(1.0)
+
+    def times(self, factor: float) -> Mapping[str, Any]:
+        """Return so many times the demand as changes of the scenario."""
+        if self.factor * factor == 1:
+            return {}
         knob = load_of(self.file.base)
-        changes = dict(candidate.changes) | {"replicas": replicas}
-        if factor != 1:
-            changes |= knob.changes(knob.first * factor)
+        return knob.changes(knob.first * self.factor * factor)
+
+    def point(
+        self, candidate: Candidate, replicas: int, replication: int = 0, factor: float = 1.0
+    ) -> Point:
+        """Return one simulation of a fleet."""
+        changes = {**candidate.changes, "replicas": replicas, **self.times(factor)}
         return Point(changes, BASE, replication)
 
 
@@ -153,17 +164,22 @@ class Fleet:
 # Calls of workers
 
 
-def least_of(load: Load, candidate: Candidate) -> Least:
+def work_on(load: Load, item: Candidate | Ask) -> Least | Fleet:
+    """Do what a worker is asked for: first what a candidate needs at least, then its fleet.
+
+    Raises:
+        InputError: Such a server would not start, or can't serve these requests.
+    """
+    return smallest_fleet(load, item) if isinstance(item, Ask) else least_of(load, item)
+
+
+def least_of(load: Load, candidate: Candidate, factor: float = 1.0) -> Least:
     """Return how many replicas of a candidate are needed at least.
 
     Raises:
         InputError: Such a server would not start, or can't serve a request.
     """
-    return _least(load, candidate, 1.0)
-
-
-def _least(load: Load, candidate: Candidate, factor: float) -> Least:
-    ready = make_ready(load.file, load.point(candidate, 1, load.factor * factor, 0))
+    ready = make_ready(load.file, load.point(candidate, 1, factor=factor))
     replicas = least_replicas(ready.variant, ready.requests, load.replications)
     return Least(candidate, replicas, ready.variant.num_gpus)
 
@@ -194,7 +210,7 @@ class _Search:
         """Return the fewest replicas, or why there is no number."""
         few = self._ask.least.replicas
         if self._ask.factor != 1:
-            few = _least(self._load, self._ask.least.candidate, self._ask.factor).replicas
+            few = least_of(self._load, self._ask.least.candidate, self._ask.factor).replicas
         if few > self._most:
             return self._fleet(None, self._limit)
         try:
@@ -271,7 +287,7 @@ def judged(load: Load, candidate: Candidate, replicas: int, factor: float = 1.0)
     means: list[list[float]] = []
     summaries: list[dict[str, Any]] = []
     for replication in range(replications):
-        point = load.point(candidate, replicas, load.factor * factor, replication)
+        point = load.point(candidate, replicas, replication, factor)
         finished = run_ready(make_ready(load.file, point))
         seen = observe(finished.tables, bounds, finished.context, steady=False)
         means.append([seen.mean(bound, seen.first) for bound in bounds])

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kvsim.errors import BrokenLawError, InputError, Problem
 from kvsim.scenario.load import ScenarioFile
@@ -15,15 +15,14 @@ from kvsim.studies.plan.fleet import (
     Fleet,
     Least,
     Load,
-    least_of,
-    smallest_fleet,
+    work_on,
 )
 from kvsim.study.kept import Kept
+from kvsim.study.point import Point
 from kvsim.study.randomness import is_random
 from kvsim.study.tasks import Crew, Failure, Work, run_tasks
 
 Key = TypeVar("Key", bound=Hashable)
-Result = TypeVar("Result")
 
 # Candidates that are looked at side by side, whatever the number of processes: each of them only
 # has to be cheaper than what was known before, so that the outcome depends on no process's speed.
@@ -111,8 +110,10 @@ def find_plan(
     if not scenario.slo and not scenario.class_slos:
         what = "say what the fleet has to meet, such as ttft_p99_s"
         raise InputError(file.located(Problem(what, path="slo"), BASE))
+    candidates = candidates_of(file, options)
     with Kept(crew) as kept:
-        return _Search(file, options, kept, tell or (lambda done, of: None)).run(demands)
+        search = _Search(file, options, kept, tell or (lambda done, of: None))
+        return search.run(candidates, demands)
 
 
 class _Search:
@@ -121,36 +122,33 @@ class _Search:
     def __init__(self, file: ScenarioFile, options: Options, crew: Crew, tell: Tell) -> None:
         self._options, self._crew, self._tell = options, crew, tell
         self._load = Load(file, options.load_factor, options.replications)
+        several = Point({"replicas": 2, **self._load.changes})
+        self._load = replace(self._load, random=is_random(file, several))
+        self._work = Work(work_on, self._load)
         self._until_s = None if options.budget_s is None else time.time() + options.budget_s
         self._skipped: dict[int, Skipped] = {}
         self._leasts: dict[int, Least] = {}
         self._fleets: dict[int, Fleet] = {}
         self._best: int | None = None
 
-    def run(self, demands: bool) -> Plan:
+    def run(self, candidates: Sequence[Candidate], demands: bool) -> Plan:
         """Search, then look at some other candidates and at other demands."""
-        candidates = candidates_of(self._load.file, self._options)
         self._bound(candidates)
-        if self._leasts:
-            several = self._load.point(candidates[min(self._leasts)], 2, self._load.factor, 0)
-            self._load = replace(self._load, random=is_random(self._load.file, several))
-        work = Work(smallest_fleet, self._load)
         waiting = sorted(self._leasts, key=self._rank)
         while wave := self._next_wave(waiting):
-            self._simulate(work, {place: self._ask_cheaper(place) for place in wave})
+            self._simulate({place: self._ask_cheaper(place) for place in wave})
             best = [place for place, fleet in self._fleets.items() if fleet.smallest is not None]
             self._best = min(best, key=self._cost, default=None)
-        self._compare(work)
-        steps = self._other_demands(work) if demands else []
+        self._compare()
+        steps = self._other_demands() if demands else []
         return self._plan(steps)
 
     def _bound(self, candidates: Sequence[Candidate]) -> None:
         """Find what each candidate needs at least, or why it would not start."""
-        work = Work(least_of, self._load)
-        for place, found in self._run(work, dict(enumerate(candidates))):
+        for place, found in self._run(dict(enumerate(candidates))):
             if isinstance(found, Failure):
                 self._skipped[place] = Skipped(candidates[place], found.message)
-            else:
+            elif isinstance(found, Least):
                 self._leasts[place] = found
 
     def _next_wave(self, waiting: list[int]) -> list[int]:
@@ -183,7 +181,7 @@ class _Search:
             count -= 1
         return max(count, 0)
 
-    def _compare(self, work: Work[Load, Ask, Fleet]) -> None:
+    def _compare(self) -> None:
         """Give some of the candidates that can't be cheaper a fleet of their own."""
         if self._best is None or self._time_is_up():
             return
@@ -193,10 +191,10 @@ class _Search:
             most = self._most_below(place, dearest_usd)
             known = self._fleets[place].trials if place in self._fleets else ()
             asks[place] = Ask(self._leasts[place], most, until_s=self._until_s, known=tuple(known))
-        self._simulate(work, asks)
+        self._simulate(asks)
 
     def _to_compare(self) -> list[int]:
-        """Return candidates without a fleet: the best of each GPU that has none, then the others."""
+        """Return candidates without a fleet: first the best of each GPU that has none."""
         ranked = sorted(self._leasts, key=self._rank)
         open_ = [
             place
@@ -217,7 +215,7 @@ class _Search:
         others = [place for place in open_ if place not in firsts]
         return [*firsts, *others][: self._options.also]
 
-    def _other_demands(self, work: Work[Load, Ask, Fleet]) -> list[tuple[float, Fleet]]:
+    def _other_demands(self) -> list[tuple[float, Fleet]]:
         """Return the winner's fleets for other demands."""
         if self._best is None or self._time_is_up():
             return []
@@ -226,25 +224,25 @@ class _Search:
             factor: Ask(winner.least, factor=factor, until_s=self._until_s) for factor in DEMANDS
         }
         fleets = {1.0: winner}
-        for factor, found in self._run(work, asks):
-            if not isinstance(found, Failure):
+        for factor, found in self._run(asks):
+            if isinstance(found, Fleet):
                 fleets[factor] = found
         return sorted(fleets.items())
 
-    def _simulate(self, work: Work[Load, Ask, Fleet], asks: Mapping[int, Ask]) -> None:
-        for place, found in self._run(work, asks):
+    def _simulate(self, asks: Mapping[int, Ask]) -> None:
+        for place, found in self._run(asks):
             if isinstance(found, Failure):
                 self._skip(place, found.message)
-            else:
+            elif isinstance(found, Fleet):
                 self._fleets[place] = found
                 self._skipped.pop(place, None)
             self._tell(len(self._fleets) + len(self._skipped), self._count)
 
     def _run(
-        self, work: Work[Load, Any, Result], asks: Mapping[Key, Any]
-    ) -> Iterator[tuple[Key, Result | Failure]]:
+        self, asks: Mapping[Key, Candidate | Ask]
+    ) -> Iterator[tuple[Key, Least | Fleet | Failure]]:
         """Yield what was found; a defect ends the search."""
-        for key, found in run_tasks(self._crew, work, asks.items()):
+        for key, found in run_tasks(self._crew, self._work, asks.items()):
             if isinstance(found, Failure) and found.kind == "defect":
                 raise BrokenLawError(found.message)
             yield key, found

@@ -36,7 +36,7 @@ def winner_text(plan: Plan, folder: Path) -> str:
     assert plan.winner.smallest is not None, "its size is known"
     load = Load(plan.file, plan.options.load_factor, 1)
     replicas = plan.winner.smallest + plan.options.spare
-    point = load.point(plan.winner.least.candidate, replicas, load.factor, 0)
+    point = load.point(plan.winner.least.candidate, replicas)
     scenario = changed(plan.file, point.changes).base
     data = scenario.model_dump(mode="json", exclude_unset=True, exclude={"variants", "name"})
     base_dir = plan.file.base_dir

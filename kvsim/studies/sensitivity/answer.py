@@ -19,8 +19,8 @@ def tornado_sentences(found: Tornado, metric: str) -> list[str]:
     told = " and ".join(
         f"{format_figure(metric, end.mean)} at {strongest.factor.show(end.value)}" for end in ends
     )
-    said = [f"{metric} moves most with {strongest.factor.name}: {told}; as it is, {base}."]
-    unclear = [bar.factor.name for bar in found.bars if not bar.is_clear and bar.reach >= 0]
+    said = [f"{metric} moves most with {strongest.factor.label}: {told}; as it is, {base}."]
+    unclear = [bar.factor.label for bar in found.bars if not bar.is_clear and bar.reach >= 0]
     if unclear:
         said.append(f"Not told from no effect: {', '.join(unclear)}.")
     return [*said, *_without(found), _draws(found)]
@@ -29,7 +29,7 @@ def tornado_sentences(found: Tornado, metric: str) -> list[str]:
 def _without(found: Tornado) -> list[str]:
     """Say which ends have no figure, and why."""
     return [
-        f"{bar.factor.name} {bar.factor.show(end.value)} has no figure: {end.why}."
+        f"{bar.factor.label} {bar.factor.show(end.value)} has no figure: {end.why}."
         for bar in found.bars
         for end in (bar.low, bar.high)
         if end.why
@@ -43,14 +43,13 @@ def _draws(found: Tornado) -> str:
 
 
 def tornado_table(found: Tornado, metric: str) -> Table:
-    """Return the figure at both ends of each factor, and how far it moves."""
-    header = ["factor", "low", "high", "at low", "at high", "change at low", "change at high"]
+    """Return how far the figure moves at both ends of each factor."""
+    header = ["factor", "low", "high", "change at low", "change at high"]
     rows = []
     for bar in found.bars:
         shown = (bar.factor.show(bar.low.value), bar.factor.show(bar.high.value))
-        values = (format_figure(metric, end.mean) for end in (bar.low, bar.high))
         changes = (_change(end, metric) for end in (bar.low, bar.high))
-        rows.append([bar.factor.name, *shown, *values, *changes])
+        rows.append([bar.factor.label, *shown, *changes])
     return Table(header, rows)
 
 
@@ -72,7 +71,7 @@ def indices_sentences(found: Indices, metric: str) -> list[str]:
     value = format_number(first.values[found.main])
     mean = format_figure(metric, found.mean)
     return [
-        f"{metric} depends most on {first.factor.name} ({found.main} {value}).",
+        f"{metric} depends most on {first.factor.label} ({found.main} {value}).",
         f"{found.method.capitalize()} over {found.evaluations:,} evaluations, whose mean is {mean} "
         f"and whose standard deviation {format_figure(metric, found.deviation)}.",
         *(f"{name}: {meaning}." for name, meaning in found.said.items()),
@@ -84,7 +83,7 @@ def indices_table(found: Indices) -> Table:
     names = list(found.said)
     rows = [
         [
-            index.factor.name,
+            index.factor.label,
             f"{index.factor.show(index.factor.low)} to {index.factor.show(index.factor.high)}",
             *(_with_confidence(index.values[name], index.confidence.get(name)) for name in names),
         ]

@@ -42,6 +42,11 @@ class Factor:
     whole: bool
     changes: Callable[[float], Mapping[str, Any]]
 
+    @property
+    def label(self) -> str:
+        """Its name as it is shown: settings of the engine have names of their own."""
+        return self.name.removeprefix("engine.")
+
     def plain(self, value: float) -> float | int:
         """Return a value as the scenario takes it."""
         return round(value) if self.whole else float(value)

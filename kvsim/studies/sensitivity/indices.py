@@ -18,12 +18,12 @@ Method = Literal["morris", "sobol"]
 LEVELS = 4  # of Morris' grid, as Saltelli et al. (2004) advise
 _SAID = {
     "morris": {
-        "mu_star": "mean size of the change when the factor alone moves by a step",
-        "sigma": "spread of that change: nonlinear, or interacting with others",
+        "mu_star": "mean size of the change, for all of the factor's range",
+        "sigma": "spread of these changes: not linear, or with others",
     },
     "sobol": {
-        "S1": "share of the variance that the factor explains alone",
-        "ST": "share that it has a part in",
+        "S1": "share of the variance that it makes alone",
+        "ST": "share that it has a part in, with others",
     },
 }
 

@@ -51,7 +51,7 @@ def build_page(file: ScenarioFile, found: Tornado | Indices, metric: str, comman
 
 def _tornado_chart(found: Tornado, metric: str) -> Chart:
     bars = [bar for bar in reversed(found.bars) if bar.reach >= 0]
-    names = [plotly_text(bar.factor.name) for bar in bars]
+    names = [plotly_text(bar.factor.label) for bar in bars]
     data = [
         _changes(names, [bar.low for bar in bars], [b.factor.show(b.low.value) for b in bars], 0),
         _changes(names, [bar.high for bar in bars], [b.factor.show(b.high.value) for b in bars], 1),
@@ -107,7 +107,7 @@ def _changes(
 
 def _indices_chart(found: Indices, metric: str) -> Chart:
     rows = list(reversed(found.indices))
-    names = [plotly_text(index.factor.name) for index in rows]
+    names = [plotly_text(index.factor.label) for index in rows]
     data = [
         {
             "type": "bar",
