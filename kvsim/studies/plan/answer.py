@@ -102,14 +102,13 @@ def bound_of(plan: Plan, target: str) -> float | None:
 
 
 def _sure(plan: Plan) -> str:
+    count = plan.options.replications
     if not plan.random:
-        draws = "its traffic is the same in each replication, so one was run"
+        draws = "the traffic is the same in each replication, so each fleet was run once"
+    elif count == 1:
+        draws = "each fleet was judged on a single draw, and no interval tells its luck"
     else:
-        count = plan.options.replications
-        draws = (
-            f"a fleet counts only if the worse end of every 95 % interval over {count} draws does"
-        )
-        draws = draws if count > 1 else "it was judged on a single draw: no interval tells its luck"
+        draws = f"a fleet has to meet the SLO at the worse end of 95 % intervals over {count} draws"
     if not plan.proven:
         return f"Time was up: a cheaper fleet may exist; {draws}."
     return f"No other candidate can be cheaper; {draws}."

@@ -232,7 +232,7 @@ def _demands(plan: Plan) -> list[Section]:
                 "x": factors,
                 "y": gpus,
                 "mode": "lines+markers",
-                "line": {"color": BLUE, "width": 2, "shape": "hv"},
+                "line": {"color": BLUE, "width": 2, "shape": "vh"},
                 "marker": {"color": BLUE, "size": 8},
                 "hovertemplate": "%{x:g} times: %{y} GPUs<extra></extra>",
             }
@@ -247,7 +247,7 @@ def _demands(plan: Plan) -> list[Section]:
         "demand-gpus",
         f"{gpus[-1]} GPUs at {factors[-1]:g} times the demand, {gpus[0]} at {factors[0]:g} times",
         "GPUs of the plan's candidate that other demands take, spare replicas included. Between "
-        "the points that were searched the number is not known.",
+        "the demands that were searched, what the next one takes is enough.",
         f"Steps: GPUs at {len(factors)} demands; their numbers are in the table.",
         figure,
         demand_table(plan),

@@ -97,6 +97,15 @@ CASES = {
         "workload": "{arrivals: {kind: all_at_once}, num_requests: 12, n: 4, lengths: {kind: "
         "fixed, prompt_tokens: 300, output_tokens: 50}}"
     },
+    "swapping": {
+        "scheduler": "vllm_v0",
+        "engine": "{max_model_len: 4096, max_num_seqs: 16, num_gpu_blocks_override: 300}",
+    },
+    "orca": {
+        "scheduler": "orca",
+        "kv_cache": "{kind: contiguous, reservation: max_model_len}",
+        "engine": "{max_model_len: 4096, max_num_seqs: 16, max_num_batched_tokens: 4096}",
+    },
     "contiguous": {"kv_cache": "{kind: contiguous, reservation: max_model_len}"},
     "two ranks": {
         "cost": KERNELS,

@@ -95,11 +95,11 @@ def test_what_would_not_start_has_no_figure(file):
 
 def test_tornado_is_the_same_with_two_processes_and_is_told_in_full(file):
     factors = [
-        factor_of(file, "load", 0.5, 2.0),
+        factor_of(file, "load", 0.2, 6.0),
         factor_of(file, "engine.gpu_memory_utilization", 0.05, 0.9),
     ]
     one, two = (
-        tornado(factors, simulated(file, factors, "e2e_p99_s", crew), 4)
+        tornado(factors, simulated(file, factors, "e2e_p99_s", crew), 3)
         for crew in (Here(), crew_of(2))
     )
     assert tornado_dict(one, "e2e_p99_s") == tornado_dict(two, "e2e_p99_s")
