@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from kvsim.metrics import finite_or_none
 from kvsim.metrics.catalog import format_figure, percent
 from kvsim.report.figure import Table
-from kvsim.studies.plan.fleet import Fleet, Trial, Why
+from kvsim.studies.plan.fleet import Fleet, Why
 from kvsim.studies.plan.search import Plan, Skipped
+from kvsim.studies.plan.trial import Trial
 
 HOURS_A_MONTH = 730
 _FORMS = {"physical", "extrapolated"}  # of prices that rest on no measurement of such kernels
@@ -33,7 +35,7 @@ def sentences(plan: Plan) -> list[str]:
     if options.spare:
         more = _fleet(plan, winner, smallest + options.spare)
         said.append(f"With {options.spare} spare: {more}.")
-    said.append(f"{_tightest(plan, trial)} {trial.limit}")
+    said.append(f"{_tightest(trial)} {trial.limit}")
     if is_marked(trial):
         share = percent(form_share(trial))
         said.append(
@@ -71,34 +73,12 @@ def _demand(plan: Plan) -> str:
     return f" at {' and '.join(parts)}"
 
 
-def _tightest(plan: Plan, trial: Trial) -> str:
-    name = tightest(plan, trial)
-    if name not in trial.latencies_s:
+def _tightest(trial: Trial) -> str:
+    target = trial.targets[0]
+    if target.value is None:
         return ""
-    value = format_figure(figure_of(name), trial.latencies_s[name])
-    most = format_figure(figure_of(name), bound_of(plan, name))
-    return f"Its tightest target is {name}: {value} of {most}."
-
-
-def tightest(plan: Plan, trial: Trial) -> str:
-    """Return the target that is missed by most, or else whose figure is nearest to its bound."""
-    worst = trial.targets[0]
-    if worst.worse > 1:
-        return worst.name
-    used = {
-        name: value / bound
-        for name, value in trial.latencies_s.items()
-        if value is not None and (bound := bound_of(plan, name))
-    }
-    return max(used, key=lambda name: used[name], default=worst.name)
-
-
-def bound_of(plan: Plan, target: str) -> float | None:
-    """Return the bound of a target, which may have its class before it."""
-    of_class, _, name = target.rpartition(": ")
-    scenario = plan.file.base
-    slo = scenario.class_slos.get(of_class) if of_class else scenario.slo
-    return (slo or {}).get(name)
+    value, most = (format_figure(figure_of(target.name), x) for x in (target.value, target.bound))
+    return f"Its tightest target is {target.name}: {value} of {most}."
 
 
 def _sure(plan: Plan) -> str:
@@ -149,12 +129,12 @@ def _row(plan: Plan, fleet: Fleet) -> list[str]:
         return [*what, "–", "–", "–", _WHY[fleet.why], "–"]
     spare = f" + {plan.options.spare}" if plan.options.spare else ""
     usd, more = plan.usd_per_hour(fleet, trial.replicas), "" if trial.met else "> "
-    name = tightest(plan, trial)
+    target = trial.targets[0]
     return [
         *what,
         f"{more}{trial.replicas}{spare}",
         f"{more}{usd:,.2f}",
-        f"{name} {format_figure(figure_of(name), trial.latencies_s.get(name))}",
+        f"{target.name} {format_figure(figure_of(target.name), target.value)}",
         "met" if trial.met else "missed",
         forms(trial),
     ]
@@ -243,4 +223,7 @@ def _fleet_facts(plan: Plan, fleet: Fleet) -> dict[str, Any]:
 
 
 def _trial_facts(trial: Trial) -> dict[str, Any]:
-    return asdict(trial) | {"on_forms_share": form_share(trial)}
+    facts = asdict(trial) | {"on_forms_share": form_share(trial)}
+    for target in facts["targets"]:
+        target |= {name: finite_or_none(target[name]) for name in ("excess", "worse")}
+    return facts

@@ -49,7 +49,7 @@ class Options:
     headroom: float = 0.0
     spare: int = 0
     replications: int = 3
-    also: int = 4
+    also: int = 3
     budget_s: float | None = None
 
     @property

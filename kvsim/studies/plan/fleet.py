@@ -1,63 +1,22 @@
-"""How many replicas of one candidate meet the SLO: simulations of whole fleets."""
+"""How many replicas of one candidate meet the SLO: a search over whole fleets."""
 
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from kvsim.metrics.classes import all_targets
-from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.resolve import MOST_ENGINES
-from kvsim.scenario.schema import BASE
-from kvsim.statistics import mean_interval
-from kvsim.studies.capacity.bounds import Bound, bounds_of
-from kvsim.studies.capacity.knob import load_of
-from kvsim.studies.capacity.observe import observe
-from kvsim.studies.plan.bounds import judging_slack, least_replicas
+from kvsim.studies.plan.bounds import least_replicas
 from kvsim.studies.plan.candidates import Candidate
-from kvsim.study.point import Point, make_ready, run_ready
+from kvsim.studies.plan.trial import Load, Target, Trial, judged
+from kvsim.study.point import make_ready
 
 Why = Literal["smallest", "dearer", "no use", "most", "budget"]
 
 _GROWTH = 2  # replicas are raised by one part in so many while the SLO is missed
-_NO_USE = 0.01  # if so many more replicas bring less than this, no number of them will do
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What all fleets of a plan face; sent to each worker once.
-
-    Attributes:
-        file: The scenario.
-        factor: How many times its demand.
-        replications: Independent draws that a fleet is judged on.
-        random: Whether draws differ at all: a recorded trace is the same each time.
-    """
-
-    file: ScenarioFile
-    factor: float
-    replications: int
-    random: bool = True
-
-    @property
-    def changes(self) -> Mapping[str, Any]:
-        """The demand as changes of the scenario."""
-        return self.times(1.0)
-
-    def times(self, factor: float) -> Mapping[str, Any]:
-        """Return so many times the demand as changes of the scenario."""
-        if self.factor * factor == 1:
-            return {}
-        knob = load_of(self.file.base)
-        return knob.changes(knob.first * self.factor * factor)
-
-    def point(
-        self, candidate: Candidate, replicas: int, replication: int = 0, factor: float = 1.0
-    ) -> Point:
-        """Return one simulation of a fleet."""
-        changes = {**candidate.changes, "replicas": replicas, **self.times(factor)}
-        return Point(changes, BASE, replication)
+_NO_GAIN = 0.01  # a figure that so many more replicas improve by less has come to its floor,
+_FAR = 1.05  # if it is that far beyond its bound, or each request is alone,
+_CALM = 0.01  # and requests wait in less of the busy time
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,44 +30,6 @@ class Least:
     def usd_per_hour(self, replicas: int) -> float:
         """Return what so many replicas cost."""
         return replicas * self.gpus * self.candidate.usd_per_gpu_hour
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """How one target came out: what it bounds over what is allowed, 1 at the bound.
-
-    `excess` is the mean over the draws, `worse` the upper end of its interval, which decides; they
-    are equal where there is one draw.
-    """
-
-    name: str
-    excess: float
-    worse: float
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One fleet, simulated.
-
-    Attributes:
-        replicas: Of the candidate.
-        met: Whether the worse end of every target's interval is within its bound.
-        replications: How many draws it took to say so.
-        targets: How each came out, the worst first.
-        latencies_s: Means over the replications, of the figures that the SLO names.
-        basis_share: On what the prices of the steps rest, as shares of their time.
-        limit: What limits the fleet, in a sentence.
-        busy: Share of the time in which engines run.
-    """
-
-    replicas: int
-    met: bool
-    replications: int
-    targets: Sequence[Target]
-    latencies_s: Mapping[str, float | None]
-    basis_share: Mapping[str, float]
-    limit: str
-    busy: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +149,9 @@ class _Search:
         """Return a number that misses (or is below the bound) and one that meets, if there is."""
         if self._ask.from_above:
             return (few - 1, self._most) if self._meets(self._most) else (self._most, None)
-        missed, count = few - 1, few
+        known = [count for count, trial in self._trials.items() if not trial.met]
+        missed = max([few - 1, *known])
+        count = min(missed + 1, self._most)
         while not self._meets(count):
             if self._is_no_use(missed, count):
                 return count, None
@@ -239,15 +162,11 @@ class _Search:
         return missed, count
 
     def _is_no_use(self, fewer: int, count: int) -> bool:
-        """Tell whether more replicas no longer bring any target nearer, though all is served."""
+        """Tell whether a target is missed by a figure that more replicas no longer improve."""
         before, now = self._trials.get(fewer), self._trials[count]
-        if before is None:
+        if before is None or now.waiting is None or now.waiting > _CALM:
             return False
-        earlier = {target.name: target.excess for target in before.targets}
-        missed = [target for target in now.targets if target.excess > 1]
-        if not missed or any("max_failed_fraction" in target.name for target in missed):
-            return False
-        return all(one.excess > earlier[one.name] * (1 - _NO_USE) for one in missed)
+        return any(_is_at_floor(before, now, target) for target in now.targets if target.excess > 1)
 
     def _meets(self, replicas: int) -> bool:
         if replicas not in self._trials:
@@ -268,68 +187,9 @@ class _TimeIsUpError(Exception):
     """No further simulation may begin."""
 
 
-# One fleet
-
-
-def judged(load: Load, candidate: Candidate, replicas: int, factor: float = 1.0) -> Trial:
-    """Simulate a fleet on paired draws, as many as it takes to say whether it meets the SLO.
-
-    Targets are bounds on shares of requests, as in `kvsim.studies.capacity`; each meets its own
-    if the worse end of its interval over the draws does. The horizon of the scenario is the
-    question itself: nothing is cut but its own warm-up. A draw that misses settles it at once
-    where no interval could be below the bound any more.
-
-    Raises:
-        InputError: The fleet can't be simulated.
-    """
-    bounds = bounds_of(load.file.base, steady=False)
-    replications = load.replications if load.random else 1
-    means: list[list[float]] = []
-    summaries: list[dict[str, Any]] = []
-    for replication in range(replications):
-        point = load.point(candidate, replicas, replication, factor)
-        finished = run_ready(make_ready(load.file, point))
-        seen = observe(finished.tables, bounds, finished.context, steady=False)
-        means.append([seen.mean(bound, seen.first) for bound in bounds])
-        summaries.append(finished.summary())
-        missed = any(mean > bound.allowed for mean, bound in zip(means[-1], bounds, strict=True))
-        if missed and judging_slack(replications) == 1:
-            break
-    targets = [_target(bound, values) for bound, *values in zip(bounds, *means, strict=True)]
-    targets.sort(key=lambda target: -target.worse)
-    limits = summaries[0]["limits"]
-    return Trial(
-        replicas=replicas,
-        met=len(means) == replications and targets[0].worse <= 1,
-        replications=len(means),
-        targets=targets,
-        latencies_s=_mean_figures(summaries),
-        basis_share=limits["basis_share"],
-        limit=limits["sentence"],
-        busy=summaries[0]["figures"]["busy_fraction"],
-    )
-
-
-def _target(bound: Bound, means: Sequence[float]) -> Target:
-    """Return how a target came out; draws in which no request has a value don't count."""
-    values = [mean for mean in means if not math.isnan(mean)]
-    if not values:
-        return Target(bound.name, 0.0, 0.0)
-    interval = mean_interval(values)
-    worse = interval.mean if interval.high is None else interval.high
-    if not bound.allowed:
-        return Target(bound.name, *(math.inf if x > 0 else 0.0 for x in (interval.mean, worse)))
-    return Target(bound.name, interval.mean / bound.allowed, worse / bound.allowed)
-
-
-def _mean_figures(summaries: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """Return the mean over replications of each figure that a target bounds."""
-    values: dict[str, list[float | None]] = {}
-    for summary in summaries:
-        for of_class, target in all_targets(summary):
-            name = f"{of_class}: {target['name']}" if of_class else target["name"]
-            values.setdefault(name, []).append(target["value"])
-    return {
-        name: None if None in found else sum(v for v in found if v is not None) / len(found)
-        for name, found in values.items()
-    }
+def _is_at_floor(before: Trial, now: Trial, target: Target) -> bool:
+    earlier = before.target(target.name)
+    if earlier is None or earlier.value is None or target.value is None:
+        return False
+    gains = target.value < earlier.value * (1 - _NO_GAIN)
+    return not gains and (target.used > _FAR or now.running <= 1)

@@ -17,17 +17,16 @@ from kvsim.report.figure import (
 )
 from kvsim.report.shell import render_page
 from kvsim.studies.plan.answer import (
-    bound_of,
     candidate_table,
     demand_table,
     figure_of,
     forms,
     sentences,
     skipped_groups,
-    tightest,
 )
-from kvsim.studies.plan.fleet import Fleet, Trial
+from kvsim.studies.plan.fleet import Fleet
 from kvsim.studies.plan.search import Plan
+from kvsim.studies.plan.trial import Target, Trial
 from kvsim.studies.plan.winner import winner_text
 
 _MARKED = (
@@ -78,19 +77,17 @@ def _cost_section(plan: Plan) -> list[Section]:
     target = _axis_target(plan)
     if target is None:
         return []
-    chart = _cost_chart(plan, target)
+    chart = _cost_chart(plan, target.name, target.bound)
     return [Section("cost", "Cost", "What latency costs", [chart])]
 
 
-def _axis_target(plan: Plan) -> str | None:
+def _axis_target(plan: Plan) -> Target | None:
     """Return the latency that the picture shows: the tightest of the winner's, or of the first."""
-    trials = [fleet.shown for fleet in plan.fleets]
-    names = [tightest(plan, trial) for trial in trials if trial]
-    return next((name for name in names if latency_and_statistic(figure_of(name))), None)
-
-
-def _value(trial: Trial, target: str) -> float | None:
-    return trial.latencies_s.get(target)
+    for fleet in plan.fleets:
+        for target in fleet.shown.targets if fleet.shown else ():
+            if latency_and_statistic(figure_of(target.name)) and target.value:
+                return target
+    return None
 
 
 def _points(plan: Plan, target: str) -> list[tuple[Fleet, Trial, float, float]]:
@@ -98,20 +95,20 @@ def _points(plan: Plan, target: str) -> list[tuple[Fleet, Trial, float, float]]:
     found = []
     for fleet in plan.fleets:
         for trial in fleet.trials:
-            value = _value(trial, target)
-            if value is not None and value > 0:
-                found.append((fleet, trial, plan.usd_per_hour(fleet, trial.replicas), value))
+            came_out = trial.target(target)
+            if came_out and came_out.value:
+                usd = plan.usd_per_hour(fleet, trial.replicas)
+                found.append((fleet, trial, usd, came_out.value))
     return found
 
 
-def _cost_chart(plan: Plan, target: str) -> Chart:
+def _cost_chart(plan: Plan, target: str, bound_s: float) -> Chart:
     points = _points(plan, target)
     best = plan.winner.chosen if plan.winner else None
     met = [point for point in points if point[1].met and point[1] is not best]
     missed = [point for point in points if not point[1].met]
     winner = [point for point in points if point[1] is best]
     front = _front([point for point in points if point[1].met])
-    bound_s = bound_of(plan, target)
     data = [
         _dots(plan, missed, {"color": GRAY, "symbol": "circle-open", "size": 9}),
         {
@@ -124,19 +121,17 @@ def _cost_chart(plan: Plan, target: str) -> Chart:
         _dots(plan, met, {"color": BLUE, "symbol": "circle", "size": 10}),
         _dots(plan, winner, {"color": VERMILLION, "symbol": "star", "size": 17}),
     ]
-    shapes = [] if bound_s is None else [_bound_line(bound_s)]
     figure = {
         "data": [trace for trace in data if trace["x"]],
         "layout": layout(
             430,
             xaxis=axis("USD per hour", type="log", showgrid=True),
             yaxis=axis(f"{target}, seconds", type="log", showgrid=True),
-            shapes=shapes,
+            shapes=[_bound_line(bound_s)],
         ),
     }
     keys = [Key("the plan's fleet", VERMILLION), Key("meets the SLO", BLUE), Key("misses it", GRAY)]
-    if bound_s is not None:
-        keys.append(Key("bound", GRAY, "dash"))
+    keys.append(Key("bound", GRAY, "dash"))
     return Chart(
         "cost-latency",
         _cost_title(plan, target, front),

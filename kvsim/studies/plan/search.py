@@ -14,9 +14,9 @@ from kvsim.studies.plan.fleet import (
     Ask,
     Fleet,
     Least,
-    Load,
     work_on,
 )
+from kvsim.studies.plan.trial import Load
 from kvsim.study.kept import Kept
 from kvsim.study.point import Point
 from kvsim.study.randomness import is_random
@@ -122,7 +122,7 @@ class _Search:
     def __init__(self, file: ScenarioFile, options: Options, crew: Crew, tell: Tell) -> None:
         self._options, self._crew, self._tell = options, crew, tell
         self._load = Load(file, options.load_factor, options.replications)
-        several = Point({"replicas": 2, **self._load.changes})
+        several = Point({"replicas": 2, **self._load.times(1.0)})
         self._load = replace(self._load, random=is_random(file, several))
         self._work = Work(work_on, self._load)
         self._until_s = None if options.budget_s is None else time.time() + options.budget_s

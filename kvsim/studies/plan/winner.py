@@ -11,8 +11,8 @@ from kvsim.from_server.write import write_scenario
 from kvsim.model import model_files
 from kvsim.scenario.change import changed
 from kvsim.scenario.files import files_of
-from kvsim.studies.plan.fleet import Load
 from kvsim.studies.plan.search import Plan
+from kvsim.studies.plan.trial import Load
 
 
 def write_winner(plan: Plan, out: Path, force: bool = False) -> None:

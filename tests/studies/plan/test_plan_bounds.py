@@ -12,8 +12,8 @@ from kvsim.scenario.schema import BASE
 from kvsim.statistics import mean_interval
 from kvsim.studies.plan.bounds import demand_of, judging_slack, least_replicas, work_s
 from kvsim.studies.plan.candidates import Options, candidates_of
-from kvsim.studies.plan.fleet import Load, judged
 from kvsim.studies.plan.step_floor import step_floors
+from kvsim.studies.plan.trial import Load, judged
 from kvsim.study.point import Point, make_ready, run_ready
 from tests.studies.plan.deployments import AFFINE, scenario_file
 

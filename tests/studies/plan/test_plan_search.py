@@ -10,9 +10,10 @@ from kvsim.errors import InputError
 from kvsim.scenario.load import load_scenario
 from kvsim.studies.plan.answer import as_dict, candidate_table, sentences, skipped_groups
 from kvsim.studies.plan.candidates import Options, candidates_of
-from kvsim.studies.plan.fleet import Load, judged, least_of
+from kvsim.studies.plan.fleet import least_of
 from kvsim.studies.plan.page import build_page
 from kvsim.studies.plan.search import find_plan
+from kvsim.studies.plan.trial import Load, judged
 from kvsim.studies.plan.winner import winner_text, write_winner
 from kvsim.study.here import Here
 from kvsim.study.local import crew_of
@@ -106,7 +107,7 @@ def test_winner_runs_as_planned(tmp_path):
     written = load_scenario(out)
     figures = run_point(written, Point()).summary()["figures"]
     trial = found.winner.chosen
-    assert figures["ttft_p99_s"] == trial.latencies_s["ttft_p99_s"]
+    assert figures["ttft_p99_s"] == trial.target("ttft_p99_s").value
     usd = found.usd_per_hour(found.winner, found.winner.smallest)
     assert figures["usd_per_hour"] == pytest.approx(usd)
 
@@ -204,3 +205,27 @@ def test_a_log_that_is_not_there_is_no_answer(tmp_path):
     workload = "{arrivals: {kind: trace, file: gone.csv}, lengths: {kind: trace}}"
     with pytest.raises(InputError, match="gone"):
         find_plan(scenario_file(tmp_path, workload=workload), SMALL, Here())
+
+
+def test_a_full_batch_is_no_floor(tmp_path):
+    """Where all replicas are full, TPOT is the same with one more: that is not the end of it."""
+    workload = (
+        "{arrivals: {kind: poisson, rate_per_s: 400}, num_requests: 300, lengths: {kind: fixed, "
+        "prompt_tokens: 20, output_tokens: 60}}"
+    )
+    cost = "{kind: affine, fixed_ns: 1000000, per_seq_ns: 1000000}"
+    file = scenario_file(tmp_path, workload=workload, cost=cost, slo="{tpot_p90_s: 0.004}")
+    one = replace(SMALL, gpus=["h100_sxm"], tensor_parallel_sizes=[1], weights=["auto"], also=0)
+    found = find_plan(file, one, Here())
+    values = [trial.target("tpot_p90_s").value for trial in found.fleets[0].trials]
+    assert values[0] == pytest.approx(values[1], rel=0.01)
+    assert found.winner.smallest > 4
+
+
+def test_no_failure_allowed_is_a_target_too(tmp_path):
+    slo = "{e2e_p90_s: 9, max_failed_fraction: 0}"
+    workload = WORKLOAD.replace("num_requests: 100", "num_requests: 100, timeout_s: 0.3")
+    file = scenario_file(tmp_path, workload=workload, slo=slo)
+    one = replace(SMALL, gpus=["h100_sxm"], tensor_parallel_sizes=[1], weights=["auto"], also=0)
+    found = find_plan(file, one, Here())
+    assert json.dumps(as_dict(found), allow_nan=False)
