@@ -31,9 +31,9 @@ def sentences(plan: Plan) -> list[str]:
     winner, options = plan.winner, plan.options
     trial, smallest = winner.chosen, winner.smallest or 0
     assert trial is not None, "the fleet that was chosen was simulated"
-    said = [f"{_fleet(plan, winner, smallest)} meets the SLO{_demand(plan)}."]
+    said = [f"{_fleet(winner, smallest)} meets the SLO{_demand(plan)}."]
     if options.spare:
-        more = _fleet(plan, winner, smallest + options.spare)
+        more = _fleet(winner, smallest + options.spare)
         said.append(f"With {options.spare} spare: {more}.")
     said.append(f"{_tightest(trial)} {trial.limit}")
     if is_marked(trial):
@@ -44,7 +44,13 @@ def sentences(plan: Plan) -> list[str]:
         )
     if winner.least.candidate.is_of_other_precision:
         said.append(
-            "It is less precise than the scenario: what that does to answers, no simulation tells."
+            "It is less precise than the scenario: what that does to answers, no simulation tells. "
+            + _at_own_precision(plan)
+        )
+    if plan.has_measured_kv_cache:
+        said.append(
+            "The KV cache size that the scenario gives is that of its own layout; those of other "
+            "candidates are computed."
         )
     said.append(_sure(plan))
     return said
@@ -55,7 +61,16 @@ def _no_fleet(plan: Plan) -> str:
     return f"No fleet of {len(plan.fleets) + len(plan.skipped)} candidates meets the SLO{late}."
 
 
-def _fleet(plan: Plan, fleet: Fleet, replicas: int) -> str:
+def _at_own_precision(plan: Plan) -> str:
+    """Name the cheapest fleet as precise as the scenario, of those that were found."""
+    for fleet in plan.fleets:
+        if fleet.smallest is not None and not fleet.least.candidate.is_of_other_precision:
+            count = fleet.smallest + plan.options.spare
+            return f"As precise as it: {_fleet(fleet, count)}."
+    return "With --weights auto --kv-cache-dtype auto all fleets are as precise as it."
+
+
+def _fleet(fleet: Fleet, replicas: int) -> str:
     usd = fleet.least.usd_per_hour(replicas)
     gpus = replicas * fleet.least.gpus
     return (
@@ -66,11 +81,8 @@ def _fleet(plan: Plan, fleet: Fleet, replicas: int) -> str:
 
 def _demand(plan: Plan) -> str:
     options = plan.options
-    if options.load_factor == 1:
-        return ""
-    parts = [f"{options.growth:g} times the demand"] if options.growth != 1 else ["the demand"]
-    parts += [f"{percent(options.headroom)} of headroom"] if options.headroom else []
-    return f" at {' and '.join(parts)}"
+    growth = f" at {options.growth:g} times the demand" if options.growth != 1 else ""
+    return growth + (f" with {percent(options.headroom)} of headroom" if options.headroom else "")
 
 
 def _tightest(trial: Trial) -> str:
@@ -117,8 +129,18 @@ def is_marked(trial: Trial) -> bool:
 def candidate_table(plan: Plan) -> Table:
     """Return the candidates of which fleets were simulated, the cheapest first."""
     settings = [path.removeprefix("engine.") for path in plan.options.vary]
-    header = ["GPU", "TP", "weights", "KV", *settings, "replicas", "$/h", "tightest target", "SLO"]
-    return Table([*header, "forms"], [_row(plan, fleet) for fleet in plan.fleets])
+    header = [
+        "GPU",
+        "TP",
+        "weights",
+        "KV",
+        *settings,
+        "replicas",
+        "$/h",
+        "tightest target",
+        "forms",
+    ]
+    return Table(header, [_row(plan, fleet) for fleet in plan.fleets])
 
 
 def _row(plan: Plan, fleet: Fleet) -> list[str]:
@@ -126,16 +148,16 @@ def _row(plan: Plan, fleet: Fleet) -> list[str]:
     what = [one.gpu, str(one.tensor_parallel_size), one.weights, one.kv_cache_dtype]
     what += [str(value) for _, value in one.settings]
     if trial is None:
-        return [*what, "–", "–", "–", _WHY[fleet.why], "–"]
+        return [*what, "–", "–", _WHY[fleet.why], "–"]
     spare = f" + {plan.options.spare}" if plan.options.spare else ""
     usd, more = plan.usd_per_hour(fleet, trial.replicas), "" if trial.met else "> "
     target = trial.targets[0]
+    value = format_figure(figure_of(target.name), target.value)
     return [
         *what,
         f"{more}{trial.replicas}{spare}",
         f"{more}{usd:,.2f}",
-        f"{target.name} {format_figure(figure_of(target.name), target.value)}",
-        "met" if trial.met else "missed",
+        f"{'' if trial.met else 'missed: '}{target.name.replace('max_', '')} {value}",
         forms(trial),
     ]
 

@@ -14,7 +14,7 @@ TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
 AS_IT_IS = "auto"  # weights as the scenario says
 
 # What was measured of one layout, and means nothing to another.
-_OF_ONE_LAYOUT = (
+OF_ONE_LAYOUT = (
     *("engine.num_gpu_blocks_override", "engine.kv_startup_line"),
     "engine.kv_cache_memory_bytes",
 )
@@ -191,7 +191,7 @@ def _changes(
     if kv_cache_dtype != AS_IT_IS:
         changes["engine.kv_cache_dtype"] = kv_cache_dtype
     if changes:
-        for path in _OF_ONE_LAYOUT:
+        for path in OF_ONE_LAYOUT:
             if getattr(scenario.engine, path.removeprefix("engine.")) is not None:
                 changes[path] = None
     return changes

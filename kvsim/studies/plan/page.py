@@ -1,5 +1,6 @@
 """A plan's page: the answer, cost against latency, the candidates, and what was not tried."""
 
+import math
 from typing import Any
 
 from kvsim.metrics.catalog import format_figure, latency_and_statistic, percent
@@ -28,6 +29,7 @@ from kvsim.studies.plan.fleet import Fleet
 from kvsim.studies.plan.search import Plan
 from kvsim.studies.plan.trial import Target, Trial
 from kvsim.studies.plan.winner import winner_text
+from kvsim.units import format_duration
 
 _MARKED = (
     "* More than half of its steps' time rests on physical forms and not on kernels that were "
@@ -125,8 +127,8 @@ def _cost_chart(plan: Plan, target: str, bound_s: float) -> Chart:
         "data": [trace for trace in data if trace["x"]],
         "layout": layout(
             430,
-            xaxis=axis("USD per hour", type="log", showgrid=True),
-            yaxis=axis(f"{target}, seconds", type="log", showgrid=True),
+            xaxis=axis("USD per hour", rangemode="tozero"),
+            yaxis=_time_axis(target, [*(y for *_, y in points), bound_s]),
             shapes=[_bound_line(bound_s)],
         ),
     }
@@ -138,23 +140,31 @@ def _cost_chart(plan: Plan, target: str, bound_s: float) -> Chart:
         f"Every fleet that was simulated: what it costs an hour, spare replicas included, and its "
         f"{target}, the mean over draws. The dotted line joins those that no other fleet beats in "
         "both. Misses that lie below the bound miss another target, or too narrowly to be sure.",
-        f"Scatter of {len(points)} fleets: cost per hour against {target}, both logarithmic.",
+        f"Scatter of {len(points)} fleets: cost per hour against {target}, the latter logarithmic.",
         figure,
         _point_table(plan, points, target),
         keys,
     )
 
 
+def _time_axis(title: str, values_s: list[float]) -> dict[str, Any]:
+    """Return a logarithmic axis of times with ticks at 1, 2 and 5 times powers of ten."""
+    low, high = math.floor(math.log10(min(values_s))), math.ceil(math.log10(max(values_s)))
+    ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
+    texts = [format_duration(tick) for tick in ticks]
+    return axis(title, type="log", showgrid=True, tickvals=ticks, ticktext=texts)
+
+
 def _cost_title(plan: Plan, target: str, front: list[tuple[Fleet, Trial, float, float]]) -> str:
-    if not front:
+    own = plan.winner.chosen.target(target) if plan.winner and plan.winner.chosen else None
+    if plan.winner is None or own is None or not front:
         return f"No fleet meets the SLO; {target} is what they miss by"
-    cheapest, fastest = front[0], front[-1]
-    figure = figure_of(target)
-    least = format_figure(figure, cheapest[3])
-    if fastest is cheapest:
-        return f"${cheapest[2]:,.2f}/h buys {target} of {least}; none that was tried beats it"
-    most = format_figure(figure, fastest[3])
-    return f"${cheapest[2]:,.2f}/h buys {target} of {least}; ${fastest[2]:,.2f}/h would buy {most}"
+    usd = plan.usd_per_hour(plan.winner, plan.winner.smallest or 0)
+    said = f"{target} is {format_figure(figure_of(target), own.value)} for ${usd:,.2f}/h"
+    *_, fastest_usd, fastest = front[-1]
+    if own.value is None or fastest >= own.value:
+        return f"{said}; no other fleet that was tried is faster"
+    return f"{said}; ${fastest_usd:,.2f}/h would buy {format_figure(figure_of(target), fastest)}"
 
 
 def _front(
@@ -235,7 +245,7 @@ def _demands(plan: Plan) -> list[Section]:
         "layout": layout(
             300,
             xaxis=axis("demand, times that of the plan", tickvals=factors),
-            yaxis=axis("GPUs", rangemode="tozero"),
+            yaxis=axis("GPUs", rangemode="tozero", **({"dtick": 1} if max(gpus) < 10 else {})),
         ),
     }
     chart = Chart(

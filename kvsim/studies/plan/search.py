@@ -9,7 +9,7 @@ from typing import TypeVar
 from kvsim.errors import BrokenLawError, InputError, Problem
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
-from kvsim.studies.plan.candidates import Candidate, Options, candidates_of
+from kvsim.studies.plan.candidates import OF_ONE_LAYOUT, Candidate, Options, candidates_of
 from kvsim.studies.plan.fleet import (
     Ask,
     Fleet,
@@ -75,6 +75,13 @@ class Plan:
     def usd_per_hour(self, fleet: Fleet, replicas: int) -> float:
         """Return what a fleet costs whose load needs so many replicas; the spare ones count."""
         return fleet.least.usd_per_hour(replicas + self.options.spare)
+
+    @property
+    def has_measured_kv_cache(self) -> bool:
+        """Whether the scenario gives a KV cache size that only its own layout can have."""
+        return any(
+            path in fleet.least.candidate.changes for fleet in self.fleets for path in OF_ONE_LAYOUT
+        )
 
     @property
     def proven(self) -> bool:

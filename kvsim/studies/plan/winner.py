@@ -39,6 +39,8 @@ def winner_text(plan: Plan, folder: Path) -> str:
     point = load.point(plan.winner.least.candidate, replicas)
     scenario = changed(plan.file, point.changes).base
     data = scenario.model_dump(mode="json", exclude_unset=True, exclude={"variants", "name"})
+    engine = data.get("engine", {})  # null is what nobody said
+    data["engine"] = {key: value for key, value in engine.items() if value is not None}
     base_dir = plan.file.base_dir
     moved = files_of(scenario, base_dir)
     if model_files(scenario.model, base_dir):
