@@ -57,7 +57,7 @@ def sentences(plan: Plan) -> list[str]:
 
 
 def _no_fleet(plan: Plan) -> str:
-    late = "" if plan.proven else "; time was up before all were looked at"
+    late = "" if plan.proven else "; not all could be looked at"
     return f"No fleet of {len(plan.fleets) + len(plan.skipped)} candidates meets the SLO{late}."
 
 
@@ -66,7 +66,7 @@ def _at_own_precision(plan: Plan) -> str:
     for fleet in plan.fleets:
         if fleet.smallest is not None and not fleet.least.candidate.is_of_other_precision:
             count = fleet.smallest + plan.options.spare
-            return f"As precise as it: {_fleet(fleet, count)}."
+            return f"As precise as it, of those looked at: {_fleet(fleet, count)}."
     return "With --weights auto --kv-cache-dtype auto all fleets are as precise as it."
 
 
@@ -102,7 +102,7 @@ def _sure(plan: Plan) -> str:
     else:
         draws = f"a fleet has to meet the SLO at the worse end of 95 % intervals over {count} draws"
     if not plan.proven:
-        return f"Time was up: a cheaper fleet may exist; {draws}."
+        return f"Not all candidates could be looked at: a cheaper fleet may exist; {draws}."
     return f"No other candidate can be cheaper; {draws}."
 
 
@@ -192,13 +192,15 @@ def skipped_groups(plan: Plan) -> list[tuple[str, list[str]]]:
 def _group_of(skipped: Skipped) -> tuple[str, str]:
     label = skipped.candidate.label
     if skipped.usd_per_hour is None:
-        return f"Would not start: {skipped.reason}", label
-    if skipped.reason.startswith("costs at least"):
-        return (
-            "Can't be cheaper: proven to cost at least",
-            f"{label} (${skipped.usd_per_hour:,.2f}/h)",
-        )
-    return skipped.reason.capitalize(), f"{label} (at least ${skipped.usd_per_hour:,.2f}/h)"
+        return f"Would not start: {skipped.message}", label
+    what = f"{label} (${skipped.usd_per_hour:,.2f}/h)"
+    reasons = {
+        "dearer": "Can't be cheaper: proven to cost at least",
+        "budget": "Time was up; proven to cost at least",
+        "refused": f"Can't serve this traffic: {skipped.message}",
+        "killed": f"Could not be simulated: {skipped.message}",
+    }
+    return reasons[skipped.why], what
 
 
 # For machines
@@ -217,8 +219,9 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "skipped": [
             {
                 "candidate": skipped.candidate.label,
-                "reason": skipped.reason,
-                "least_usd_per_hour": skipped.usd_per_hour,
+                "why": skipped.why,
+                "message": skipped.message,
+                "usd_per_hour_at_least": skipped.usd_per_hour,
             }
             for skipped in plan.skipped
         ],

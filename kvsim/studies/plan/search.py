@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from kvsim.errors import BrokenLawError, InputError, Problem
 from kvsim.scenario.load import ScenarioFile
@@ -39,15 +39,17 @@ class Skipped:
 
     Attributes:
         candidate: What it is.
-        reason: Why, in words.
-        least: What was proven of it; None if it would not start.
-        usd_per_hour: Proven least cost, spare replicas included.
+        why: `dearer`: it is proven to cost no less than the winner; `budget`: time was up;
+            `refused`: it would not start, or can't serve these requests; `killed`: it took more
+            memory than there is.
+        usd_per_hour: Proven least cost, spare replicas included; None if it would not start.
+        message: What refused it.
     """
 
     candidate: Candidate
-    reason: str
-    least: Least | None = None
-    usd_per_hour: float | None = None
+    why: Literal["dearer", "budget", "refused", "killed"]
+    usd_per_hour: float | None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Plan:
         fleets: All candidates of which fleets were simulated, the winner first, then by cost.
         skipped: The others.
         demands: Factors of the demand → the winner's fleet there.
+        proven: Whether no candidate can be cheaper than the winner: none was left out for want of
+            time or memory.
     """
 
     file: ScenarioFile
@@ -71,6 +75,7 @@ class Plan:
     fleets: Sequence[Fleet]
     skipped: Sequence[Skipped]
     demands: Sequence[tuple[float, Fleet]]
+    proven: bool
 
     def usd_per_hour(self, fleet: Fleet, replicas: int) -> float:
         """Return what a fleet costs whose load needs so many replicas; the spare ones count."""
@@ -82,12 +87,6 @@ class Plan:
         return any(
             path in fleet.least.candidate.changes for fleet in self.fleets for path in OF_ONE_LAYOUT
         )
-
-    @property
-    def proven(self) -> bool:
-        """Whether no candidate can be cheaper than the winner: none was left out for time."""
-        late = any(fleet.why == "budget" for fleet in self.fleets)
-        return not late and not any("time" in skipped.reason for skipped in self.skipped)
 
 
 def find_plan(
@@ -137,6 +136,7 @@ class _Search:
         self._leasts: dict[int, Least] = {}
         self._fleets: dict[int, Fleet] = {}
         self._best: int | None = None
+        self._proven = True
 
     def run(self, candidates: Sequence[Candidate], demands: bool) -> Plan:
         """Search, then look at some other candidates and at other demands."""
@@ -146,6 +146,9 @@ class _Search:
             self._simulate({place: self._ask_cheaper(place) for place in wave})
             best = [place for place, fleet in self._fleets.items() if fleet.smallest is not None]
             self._best = min(best, key=self._cost, default=None)
+        late = any(fleet.why == "budget" for fleet in self._fleets.values())
+        left_out = any(skip.why in {"budget", "killed"} for skip in self._skipped.values())
+        self._proven = not late and not left_out
         self._compare()
         steps = self._other_demands() if demands else []
         return self._plan(steps)
@@ -154,7 +157,7 @@ class _Search:
         """Find what each candidate needs at least, or why it would not start."""
         for place, found in self._run(dict(enumerate(candidates))):
             if isinstance(found, Failure):
-                self._skipped[place] = Skipped(candidates[place], found.message)
+                self._skipped[place] = Skipped(candidates[place], "refused", None, found.message)
             elif isinstance(found, Least):
                 self._leasts[place] = found
 
@@ -165,9 +168,9 @@ class _Search:
             place = waiting.pop(0)
             least_usd = self._usd(place, self._leasts[place].replicas)
             if self._best is not None and least_usd >= self._cost(self._best)[0]:
-                self._skip(place, f"costs at least ${least_usd:,.2f}/h")
+                self._skip(place, "dearer")
             elif self._time_is_up():
-                self._skip(place, "time was up")
+                self._skip(place, "budget")
             else:
                 wave.append(place)
         return wave
@@ -194,33 +197,36 @@ class _Search:
             return
         dearest_usd = _DEAREST * self._cost(self._best)[0]
         asks: dict[int, Ask] = {}
-        for place in self._to_compare():
+        for place in self._to_compare(dearest_usd):
             most = self._most_below(place, dearest_usd)
             known = self._fleets[place].trials if place in self._fleets else ()
             asks[place] = Ask(self._leasts[place], most, until_s=self._until_s, known=tuple(known))
         self._simulate(asks)
 
-    def _to_compare(self) -> list[int]:
-        """Return candidates without a fleet: first the best of each GPU that has none."""
-        ranked = sorted(self._leasts, key=self._rank)
-        open_ = [
-            place
-            for place in ranked
-            if place not in self._fleets or self._fleets[place].why == "dearer"
-        ]
+    def _to_compare(self, dearest_usd: float) -> list[int]:
+        """Return candidates without a fleet: first the best of each GPU that has none.
+
+        Those as precise as the scenario come before others; those that surely cost more than
+        `dearest_usd` an hour are left out.
+        """
         seen = {
             fleet.least.candidate.gpu
             for fleet in self._fleets.values()
             if fleet.smallest is not None
         }
-        firsts = []
-        for place in open_:
-            gpu = self._leasts[place].candidate.gpu
-            if gpu not in seen:
+        firsts: list[int] = []
+        others: list[int] = []
+        for place in sorted(self._leasts, key=self._worth_a_look):
+            fleet = self._fleets.get(place)
+            is_open = fleet is None or fleet.why == "dearer"
+            if is_open and self._rank(place)[0] < dearest_usd:
+                gpu = self._leasts[place].candidate.gpu
+                (others if gpu in seen else firsts).append(place)
                 seen.add(gpu)
-                firsts.append(place)
-        others = [place for place in open_ if place not in firsts]
         return [*firsts, *others][: self._options.also]
+
+    def _worth_a_look(self, place: int) -> tuple[bool, tuple[float, int]]:
+        return self._leasts[place].candidate.is_of_other_precision, self._rank(place)
 
     def _other_demands(self) -> list[tuple[float, Fleet]]:
         """Return the winner's fleets for other demands."""
@@ -239,7 +245,7 @@ class _Search:
     def _simulate(self, asks: Mapping[int, Ask]) -> None:
         for place, found in self._run(asks):
             if isinstance(found, Failure):
-                self._skip(place, found.message)
+                self._skip(place, "killed" if found.kind == "killed" else "refused", found.message)
             elif isinstance(found, Fleet):
                 self._fleets[place] = found
                 self._skipped.pop(place, None)
@@ -266,13 +272,14 @@ class _Search:
             fleets,
             [self._skipped[place] for place in sorted(self._skipped)],
             demands,
+            self._proven,
         )
 
     # Small words
 
     @property
     def _count(self) -> int:
-        return len(self._leasts) + sum(skip.least is None for skip in self._skipped.values())
+        return len(self._leasts) + sum(skip.usd_per_hour is None for skip in self._skipped.values())
 
     def _usd(self, place: int, replicas: int) -> float:
         return self._leasts[place].usd_per_hour(replicas + self._options.spare)
@@ -288,10 +295,12 @@ class _Search:
         gpus = fleet.smallest * fleet.least.gpus
         return self._usd(place, fleet.smallest), gpus, place
 
-    def _skip(self, place: int, reason: str) -> None:
+    def _skip(
+        self, place: int, why: Literal["dearer", "budget", "refused", "killed"], message: str = ""
+    ) -> None:
         least = self._leasts[place]
         usd = self._usd(place, least.replicas)
-        self._skipped[place] = Skipped(least.candidate, reason, least, usd)
+        self._skipped[place] = Skipped(least.candidate, why, usd, message)
 
     def _time_is_up(self) -> bool:
         return self._until_s is not None and time.time() >= self._until_s

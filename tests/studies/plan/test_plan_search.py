@@ -141,7 +141,7 @@ def test_without_time_nothing_is_claimed(file):
     found = find_plan(file, replace(SMALL, budget_s=0.0), Here())
     assert found.winner is None
     assert not found.proven
-    assert {skipped.reason for skipped in found.skipped} == {"time was up"}
+    assert {skipped.why for skipped in found.skipped} == {"budget"}
 
 
 def test_what_does_not_start_is_told(tmp_path):
@@ -150,7 +150,7 @@ def test_what_does_not_start_is_told(tmp_path):
         **BUSY | {"model": "meta-llama/Llama-3.1-70B-Instruct"},
     )
     found = find_plan(file, replace(SMALL, budget_s=0.0, gpus=["h100_sxm"]), Here())
-    refused = {skip.candidate.label: skip.reason for skip in found.skipped if skip.least is None}
+    refused = {one.candidate.label: one.message for one in found.skipped if one.why == "refused"}
     assert "h100_sxm, TP 1" in refused
     assert "memory" in refused["h100_sxm, TP 1"]
 
