@@ -19,9 +19,11 @@ from kvsim.cli.conform import conform
 from kvsim.cli.init import init
 from kvsim.cli.memory import memory
 from kvsim.cli.paper import paper
+from kvsim.cli.plan import plan
 from kvsim.cli.profile import profile
 from kvsim.cli.run import run
 from kvsim.cli.schema import schema
+from kvsim.cli.sensitivity import sensitivity
 from kvsim.cli.sweep import sweep
 from kvsim.cli.trace import trace
 from kvsim.cli.validate import validate
@@ -45,6 +47,8 @@ app.command()(memory)
 app.command()(conform)
 app.command()(validate)
 app.command()(profile)
+app.command()(plan)
+app.command()(sensitivity)
 app.command()(paper)
 app.command()(calibrate)
 app.command()(catalog)

@@ -48,3 +48,32 @@ def progress_of(
             bars.update(others[0], completed=done)
 
         yield tell, tell_done
+
+
+@contextmanager
+def counted(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield what is told how many of how many are done; None, unless stderr is a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():  # it may have been closed
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(file=sys.stderr)) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, of: bars.update(task, completed=done, total=of)

@@ -1,1 +1,6 @@
-"""The cheapest fleet for a demand: candidates, bounds that rule some out, runs of the rest."""
+"""Which fleet is the cheapest that serves a demand within its SLO.
+
+`candidates` says what there is to choose from, `bounds` (with `step_floor`) what each needs at
+least, `trial` judges one fleet, `fleet` finds the fewest replicas, `search` the cheapest candidate;
+`answer`, `page` and `winner` tell it.
+"""

@@ -1,1 +1,4 @@
-"""Which inputs move the answer: one at a time, or all of them together."""
+"""Which inputs move a figure: one at a time (`tornado`), or all together (`indices`).
+
+Both ask a `Model` for values; `simulated` is the model that simulates a scenario.
+"""

@@ -1,0 +1,273 @@
+"""The search for the limit: bracket it with short runs, narrow, then replicate until it is precise.
+
+Which values are tried depends on results alone, so the same scenario gives the same answer on any
+machine, unless a budget of time ends the search.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvsim.studies.capacity.answer import Reason
+from kvsim.studies.capacity.bounds import Bound
+from kvsim.studies.capacity.estimate import Crossing, Estimate, crossing
+from kvsim.studies.capacity.knob import Knob
+from kvsim.studies.capacity.observe import Observed
+from kvsim.studies.capacity.simulation import Ask, Simulate
+
+PILOT_REPLICATIONS = 4
+LEAST_REPLICATIONS = 10  # behind an answer: with fewer, the spread of the means is hardly known
+_LEAST_BEYOND = 20.0  # requests that a pilot at its bound has beyond it
+_PILOT_REQUESTS = 1_000, 5_000  # at least, at most
+_LONGER = 16  # times the pilot, at most
+_WARM_UPS = 10  # a run is at least so many times as long as its warm-up
+_EASIER = (1, 2, 4, 8)  # doublings down, before a search for a feasible load is given up
+_HARDER = 40  # doublings up
+_ROOM = 0.85  # of the precision: what replications are planned for
+_MOVES = 4  # of the pair of values between which the limit is told
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How hard to search.
+
+    Attributes:
+        precision: Width of the interval, as a share of the value, at which the search ends.
+        max_replications: Most replications at one value.
+        confidence: Of the interval; None: nothing is random, one replication tells all.
+        deadline: By `time.monotonic`; None: no limit.
+        requests: Length of a pilot run; None: the scenario's own, for all runs.
+    """
+
+    precision: float = 0.05
+    max_replications: int = 64
+    confidence: float | None = 0.95
+    deadline: float | None = None
+    requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How a search ended: the interval on the knob's axis, the limiting bound, and the reason.
+
+    An end is None where no value that may be tried is as good, or as bad.
+    """
+
+    easy: float | None
+    place: float | None
+    hard: float | None
+    bound: Bound | None
+    stopped: Reason
+
+
+def pilot_requests(bounds: Sequence[Bound], users: int = 0) -> int:
+    """Return how long pilot runs are: so that at a bound some requests are beyond it."""
+    shares = [bound.allowed for bound in bounds if bound.kind in {"beyond", "not_good"}]
+    wanted = _LEAST_BEYOND / max(min(shares, default=1.0), 1e-9)
+    low, high = _PILOT_REQUESTS
+    return round(max(min(max(wanted, low), high), 20 * users))
+
+
+class Search:
+    """Simulations so far, and what they tell."""
+
+    def __init__(
+        self, knob: Knob, bounds: Sequence[Bound], terms: Terms, simulate: Simulate
+    ) -> None:
+        self.knob = knob
+        self.bounds = bounds
+        self.terms = terms
+        self._simulate = simulate
+        self.observed: dict[tuple[float, int | None], list[Observed]] = {}
+        self._pilots = PILOT_REPLICATIONS if terms.confidence else 1
+        self._pilots = min(self._pilots, terms.max_replications)
+
+    def run(self) -> Found:
+        """Search."""
+        ends = self._bracket()
+        if isinstance(ends, Found):
+            return ends
+        easy, hard = self._narrow(*ends)
+        if self.terms.confidence is None or self._late:
+            stopped: Reason = "budget" if self._late else "resolution"
+            at_easy, at_hard = self.pilot(easy), self.pilot(hard)
+            bound = self.bounds[at_hard.worst]
+            exact = at_easy.confidence is None
+            return Found(easy if exact or at_easy.status == "met" else None, easy, hard, bound, stopped)
+        return self._replicate(easy, hard)
+
+    # Looking at values
+
+    def look(
+        self, places: Sequence[float], replications: int, requests: int | None
+    ) -> Sequence[Estimate]:
+        """Return estimates at places; only replications that are missing are simulated."""
+        values = [self.knob.tried(place) for place in places]
+        asks = [
+            Ask(value, number, requests)
+            for value in dict.fromkeys(values)
+            for number in range(len(self.observed.get((value, requests), [])), replications)
+        ]
+        for ask, one in zip(asks, self._simulate(asks), strict=True):
+            self.observed.setdefault((ask.value, requests), []).append(one)
+        return [self.estimate(value, requests, replications) for value in values]
+
+    def estimate(self, value: float, requests: int | None, replications: int | None) -> Estimate:
+        """Return what some or all replications at a value tell."""
+        observed = self.observed[value, requests][:replications]
+        return Estimate.of(value, self.bounds, observed, self.terms.confidence)
+
+    def pilot(self, place: float) -> Estimate:
+        """Return what a few short runs tell."""
+        return self.look([place], self._pilots, self.terms.requests)[0]
+
+    @property
+    def _late(self) -> bool:
+        return self.terms.deadline is not None and time.monotonic() > self.terms.deadline
+
+    # Bracket and narrow
+
+    def _bracket(self) -> tuple[float, float] | Found:
+        """Return places of which only the first meets the bounds, or how that failed."""
+        place = self.knob.place(self.knob.first)
+        easiest, hardest = self.knob.ends
+        step = np.log(2) if not self.knob.is_setting else (hardest - easiest) / 4
+        if self.pilot(place).distance <= 0:
+            return self._upwards(place, hardest, step)
+        for doublings in _EASIER:
+            if place == easiest or self._late:
+                break
+            hard, place = place, max(place - doublings * step, easiest)
+            if self.pilot(place).distance <= 0:
+                return place, hard
+        bound = self.bounds[self.pilot(place).worst]
+        return Found(None, None, place, bound, "budget" if self._late else "never")
+
+    def _upwards(self, place: float, hardest: float, step: float) -> tuple[float, float] | Found:
+        for _ in range(_HARDER):
+            if place == hardest or self._late:
+                break
+            easy, place = place, min(place + step, hardest)
+            if self.pilot(place).distance > 0:
+                return easy, place
+        bound = self.bounds[self.pilot(place).worst]
+        return Found(place, None, None, bound, "budget" if self._late else "range")
+
+    def _narrow(self, easy: float, hard: float) -> tuple[float, float]:
+        """Close in on the limit by regula falsi, with bisection where that gains too little."""
+        wanted = self._precision_at(easy) * (2 if self.terms.confidence else 1)
+        bisect = False
+        while hard - easy > wanted and not self._late:
+            below, above = self.pilot(easy).distance, self.pilot(hard).distance
+            share = min(max(-below / (above - below), 0.1), 0.9) if above > below else 0.5
+            place = easy + (hard - easy) * (0.5 if bisect else share)
+            value = self.knob.tried(place)
+            if value in (self.knob.tried(easy), self.knob.tried(hard)):
+                if not self.knob.whole or abs(self.knob.tried(hard) - self.knob.tried(easy)) <= 1:
+                    break
+                value = self.knob.tried((easy + hard) / 2)
+            place, before = self.knob.place(value), hard - easy
+            if self.pilot(place).distance <= 0:
+                easy = place
+            else:
+                hard = place
+            bisect = hard - easy > before / 2
+        return easy, hard
+
+    def _precision_at(self, place: float) -> float:
+        """Return the width on the axis that the precision is."""
+        if self.knob.logarithmic:
+            return float(np.log1p(self.terms.precision))
+        return self.terms.precision
+
+    # Replicate
+
+    def _replicate(self, easy: float, hard: float) -> Found:
+        """Add replications at a pair of values until the limit between them is precise."""
+        requests, replications = self._plan(easy, hard)
+        pair = self._pair((easy + hard) / 2, max(hard - easy, self._precision_at(easy)))
+        moves = 0
+        while True:
+            first, second = self.look(pair, replications, requests)
+            places = self.knob.place(first.value), self.knob.place(second.value)
+            found = crossing((places[0], first), (places[1], second))
+            stopped = self._enough(found, replications)
+            moved = self._moved(found, places)
+            if moved and moves < _MOVES and not self._late:
+                pair, moves = moved, moves + 1
+            elif stopped:
+                return self._found(found, places, stopped)
+            else:
+                wider = found.width / self._precision_at(found.place)
+                more = replications * min(max(1.15 * wider**2, 1.25), 2.0)
+                replications = min(int(np.ceil(more)), self.terms.max_replications)
+
+    def _plan(self, easy: float, hard: float) -> tuple[int | None, int]:
+        """Return how long runs should be, and how many, by the spread of the pilots."""
+        most = self.terms.max_replications
+        if self.terms.requests is None:
+            return None, min(LEAST_REPLICATIONS, most)
+        below, above = self.pilot(easy), self.pilot(hard)
+        slope = max(above.distance - below.distance, 0.1) / max(hard - easy, 1e-9)
+        nearest = min((below, above), key=lambda one: abs(one.distance))
+        means = nearest.means[nearest.worst]
+        relative = float(means.std() / means.mean()) if np.all(np.isfinite(means)) and means.any() else 1.0
+        wanted = _ROOM * slope * self._precision_at(easy) / 2 / 2.3  # t of ten replications
+        pilot = self.terms.requests
+        total = max(relative, 0.05) ** 2 * pilot / wanted**2
+        length = max(total / LEAST_REPLICATIONS, pilot, _WARM_UPS * nearest.warmup)
+        length = round(min(length, _LONGER * pilot))
+        return length, min(max(round(total / length), LEAST_REPLICATIONS), most)
+
+    def _pair(self, middle: float, width: float) -> tuple[float, float]:
+        """Return two places around one, of which the values differ, within what may be tried."""
+        easiest, hardest = self.knob.ends
+        easy, hard = max(middle - width / 2, easiest), min(middle + width / 2, hardest)
+        if self.knob.tried(easy) == self.knob.tried(hard):
+            value = self.knob.value(middle)
+            around = sorted(map(self.knob.place, (np.floor(value), np.floor(value) + 1)))
+            easy, hard = max(around[0], easiest), min(around[1], hardest)
+        return easy, hard
+
+    def _enough(self, found: Crossing, replications: int) -> Reason | None:
+        """Say why no more replications are needed, or may be made."""
+        if found.width <= self._precision_at(found.place) or self._told(found):
+            return "precise"
+        if self._late:
+            return "budget"
+        return "replications" if replications >= self.terms.max_replications else None
+
+    def _told(self, found: Crossing) -> bool:
+        """Tell whether both ends of an interval are one whole number."""
+        if not self.knob.whole or not np.isfinite([found.low, found.high]).all():
+            return False
+        return bool(np.floor(self.knob.value(found.low)) == np.floor(self.knob.value(found.high)))
+
+    def _moved(self, found: Crossing, places: tuple[float, float]) -> tuple[float, float] | None:
+        """Return a better pair if the limit is not between the two, or they are far apart."""
+        width = places[1] - places[0]
+        easiest, hardest = self.knob.ends
+        if found.place == np.inf:
+            return None if places[1] >= hardest else self._pair(places[1] + width / 2, 2 * width)
+        if found.place == -np.inf:
+            return None if places[0] <= easiest else self._pair(places[0] - width / 2, 2 * width)
+        if not places[0] - 1e-9 <= found.place <= places[1] + 1e-9:
+            return self._pair(found.place, max(width, self._precision_at(found.place)))
+        least = self._precision_at(found.place)
+        if width > 2.5 * max(least, min(found.width, width)):
+            return self._pair(found.place, max(found.width, least))
+        return None
+
+    def _found(self, found: Crossing, places: tuple[float, float], stopped: Reason) -> Found:
+        bound = self.bounds[found.bound]
+        if found.low == np.inf:
+            return Found(places[1], None, None, bound, "range")
+        if found.high == -np.inf:
+            return Found(None, None, places[0], bound, "never")
+        return Found(*map(_finite, (found.low, found.place, found.high)), bound, stopped)
+
+
+def _finite(place: float) -> float | None:
+    return place if np.isfinite(place) else None

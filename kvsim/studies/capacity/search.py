@@ -1,0 +1,165 @@
+"""The highest load of a scenario that meets its SLO, with an interval."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from kvsim.errors import InputError
+from kvsim.scenario.change import changed
+from kvsim.scenario.load import ScenarioFile
+from kvsim.scenario.schema import BASE
+from kvsim.statistics import CONFIDENCE
+from kvsim.studies.capacity.answer import CapacityAnswer
+from kvsim.studies.capacity.bounds import bounds_of
+from kvsim.studies.capacity.knob import is_steady, knob_at, load_of, value_at
+from kvsim.studies.capacity.limit import Search, Terms, pilot_requests
+from kvsim.studies.capacity.observe import Observed
+from kvsim.studies.capacity.simulation import Ask, Question, Simulate, simulate_once
+from kvsim.studies.capacity.words import answer_of
+from kvsim.study.kept import Kept
+from kvsim.study.tasks import Crew, Failure, Work, run_tasks
+from kvsim.workload.build import build_requests
+from kvsim.workload.requests import RequestTable
+
+Tell = Callable[[int, int, float], None]
+_DRAWING = {"random", "power_of_two"}  # routers that draw
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is searched, and how hard.
+
+    Attributes:
+        variant: Variant of the scenario file.
+        changes: Dotted path of a value → the value in all simulations.
+        vary: Dotted path of what is varied; None: the load.
+        start, end: Range of the values that may be tried; None: none for a load.
+        smallest: Search the smallest value that meets the SLO, not the largest.
+        goodput: Share of requests that must meet all bounds, instead of the targets that bind
+            single requests.
+        precision: Width of the interval, as a share of the value, at which the search ends.
+        max_replications: Most replications at one value.
+        budget_s: Most time of the clock on the wall; None: no limit.
+        confidence: Of the interval.
+    """
+
+    variant: str = BASE
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    vary: str | None = None
+    start: float | None = None
+    end: float | None = None
+    smallest: bool = False
+    goodput: float | None = None
+    precision: float = 0.05
+    max_replications: int = 64
+    budget_s: float | None = None
+    confidence: float = CONFIDENCE
+
+
+def find_capacity(
+    file: ScenarioFile, options: Options, crew: Crew, tell: Tell | None = None
+) -> CapacityAnswer:
+    """Search the highest load, or another value, that meets the SLO.
+
+    Args:
+        file: The scenario.
+        options: What is searched, and how hard.
+        crew: Who simulates.
+        tell: Is told how many simulations of how many are done, so far as they are planned.
+
+    Raises:
+        InputError: There is no SLO, or no load to vary, or the scenario can't be simulated.
+    """
+    deadline = None if options.budget_s is None else time.monotonic() + options.budget_s
+    question = ask(file, options)
+    random = is_random(question)
+    requests = _pilot_requests(question) if question.steady else None
+    terms = Terms(
+        options.precision,
+        options.max_replications,
+        options.confidence if random else None,
+        deadline,
+        requests,
+    )
+    with Kept(crew) as kept:
+        simulate = _by_crew(kept, question, tell)
+        search = Search(question.knob, question.bounds, terms, simulate)
+        found = search.run()
+    return answer_of(question, search, found)
+
+
+def ask(file: ScenarioFile, options: Options) -> Question:
+    """Return what all simulations have in common.
+
+    Raises:
+        InputError: There is no SLO, no such value, or none that can be varied.
+    """
+    alone = changed(file, options.changes, options.variant)
+    scenario = alone.base
+    if options.vary is None:
+        knob = load_of(scenario, options.start, options.end)
+    else:
+        written = value_at(scenario, options.vary)
+        knob = knob_at(options.vary, written, options.start, options.end, options.smallest)
+    steady = is_steady(scenario) and not (options.vary or "").endswith(("num_requests", "duration_s"))
+    bounds = bounds_of(scenario, options.goodput, steady)
+    return Question(file, knob, bounds, steady, options.variant, options.changes)
+
+
+def is_random(question: Question) -> bool:
+    """Tell whether another replication could give other figures: whether it draws other requests.
+
+    Raises:
+        InputError: The scenario can't be simulated.
+    """
+    scenario = changed(question.file, question.changes, question.variant).base
+    if scenario.routing.kind in _DRAWING and scenario.replicas > 1:
+        return True
+    tables = [build_requests(scenario.workload, scenario.seed, number) for number in (0, 1)]
+    return not _alike(*tables)
+
+
+def _alike(first: RequestTable, second: RequestTable) -> bool:
+    """Tell whether two tables hold the same requests."""
+    return all(
+        np.array_equal(getattr(first, field.name), getattr(second, field.name))
+        for field in fields(RequestTable)
+        if isinstance(getattr(first, field.name), np.ndarray)
+    )
+
+
+def _pilot_requests(question: Question) -> int:
+    scenario = changed(question.file, question.changes, question.variant).base
+    sources = scenario.workload.sources()
+    users = sum(getattr(source.arrivals, "users", 0) for source in sources)
+    return pilot_requests(question.bounds, users)
+
+
+def _by_crew(crew: Crew, question: Question, tell: Tell | None) -> Simulate:
+    """Return what makes simulations by a crew, in the order asked for."""
+    work = Work(simulate_once, question)
+    done = 0
+
+    def simulate(asks: Sequence[Ask]) -> Sequence[Observed]:
+        nonlocal done
+        found: dict[int, Observed] = {}
+        planned = done + len(asks)
+        for place, result in run_tasks(crew, work, enumerate(asks)):
+            if isinstance(result, Failure):
+                raise _error_of(result, question, asks[place])
+            found[place] = result
+            done += 1
+            if tell is not None:
+                tell(done, planned, asks[place].value)
+        return [found[place] for place in range(len(asks))]
+
+    return simulate
+
+
+def _error_of(failure: Failure, question: Question, asked: Ask) -> Exception:
+    if failure.kind == "defect":
+        return RuntimeError(failure.message)
+    return InputError(f"at {question.knob.show(asked.value)}: {failure.message}")
