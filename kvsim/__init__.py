@@ -1,15 +1,15 @@
 """kvsim: how many GPUs, of which kind, for this traffic, and with which latency.
 
-In Python: `load`, `run`, `sweep`, `capacity` (docs/python.md); they are imported as they are used.
+In Python: `load`, `run`, `sweep`, `capacity`, `plan` (docs/python.md), imported as they are used.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvsim.api import RunResult, load, run
+    from kvsim.api import PlanOptions, capacity, load, plan, run, sweep
 
 __version__ = "0.1.0"
-__all__ = ["RunResult", "__version__", "load", "run"]
+__all__ = ["PlanOptions", "__version__", "capacity", "load", "plan", "run", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,5 +6,18 @@ this process unless `jobs` says otherwise; with more, a script needs its main gu
 
 from kvsim.api.runs import RunResult, run
 from kvsim.api.scenarios import load
+from kvsim.api.studies import CapacityResult, PlanResult, SweepResult, capacity, plan, sweep
+from kvsim.studies.plan.candidates import Options as PlanOptions
 
-__all__ = ["RunResult", "load", "run"]
+__all__ = [
+    "CapacityResult",
+    "PlanOptions",
+    "PlanResult",
+    "RunResult",
+    "SweepResult",
+    "capacity",
+    "load",
+    "plan",
+    "run",
+    "sweep",
+]

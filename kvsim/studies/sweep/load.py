@@ -120,16 +120,31 @@ def load_sweep(path: Path) -> SweepFile:
     Raises:
         InputError: With every mistake found: each has the file, the line and the path.
     """
-    document = read_document(path)
-    data = {"name": path.stem, **document.data}
+    return sweep_of(read_document(path), path.stem, path.parent)
+
+
+def sweep_of(document: Document, name: str, scenario: ScenarioFile | Path) -> SweepFile:
+    """Check a sweep.
+
+    Args:
+        document: The sweep.
+        name: Its name, if it doesn't say one.
+        scenario: What it varies, or the folder in which the scenario file is that it names.
+
+    Raises:
+        InputError: As of `load_sweep`.
+    """
+    data = {"name": name, **document.data}
     try:
         sweep = Sweep.model_validate(data)
     except ValidationError as error:
         mistakes: Iterable[Mistake] = mistakes_of(error, data, Sweep)
         raise _all_of(document, mistakes) from None
-    if not (path.parent / sweep.scenario).is_file():
-        raise _all_of(document, [(("scenario",), f"there is no file {sweep.scenario!r} beside it")])
-    scenario = load_scenario(path.parent / sweep.scenario)
+    if isinstance(scenario, Path):
+        if not (scenario / sweep.scenario).is_file():
+            what = f"there is no file {sweep.scenario!r} beside it"
+            raise _all_of(document, [(("scenario",), what)])
+        scenario = load_scenario(scenario / sweep.scenario)
     if mistakes := [*_of_variants(sweep, scenario), *_of_paths(sweep), *_of_values(sweep)]:
         raise _all_of(document, mistakes)
     return SweepFile(document, sweep, scenario)
