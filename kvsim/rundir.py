@@ -63,6 +63,15 @@ class Run:
     simulated: Mapping[str, Simulated]
     manifest: Mapping[str, Any]
 
+    def notes_on(self, variant: str) -> tuple[str, ...]:
+        """Return what a reader of a variant's results must know, in sentences."""
+        notes = (*self.variants[variant].notes, *self.requests.notes)
+        asked, found = self.file.base.replications, self.summaries[variant]["replications"]
+        if asked == found:
+            return notes
+        alike = f"The {asked:,} replications are all alike, and tell no more than one: nothing here"
+        return (*notes, f"{alike} is drawn by chance.")
+
 
 def run_into(
     folder: Path,

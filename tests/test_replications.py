@@ -143,12 +143,18 @@ def test_the_number_of_replications_is_no_part_of_a_point(run):
 def test_replications_that_are_all_alike_say_no_more_than_one(tmp_path):
     text = SCENARIO.replace("kind: poisson", "kind: constant").partition("  lengths")[0]
     text += f"  lengths: {FIXED}\n  num_requests: 40\nreplications: 3\n"
-    found = simulate(write(tmp_path, text), tmp_path / "run").summaries["base"]
+    run = simulate(write(tmp_path, text), tmp_path / "run")
+    assert run.notes_on("base")[-1].startswith("The 3 replications are all alike")
+    found = run.summaries["base"]
     assert found["replications"] == 1
     assert found["uncertainty"]["e2e_mean_s"]["count"] <= 40
     assert len(pd.read_parquet(tmp_path / "run" / "replications.parquet")) == 3
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["replications"] == 3
+
+
+def test_a_run_of_replications_has_no_such_note(run):
+    assert not any("alike" in note for note in run[1].notes_on("slower"))
 
 
 def test_variants_have_no_replications_of_their_own(tmp_path):

@@ -22,7 +22,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
         _side_by_side(run),
         _of_variants(run),
         _classes(run),
-        *(wrapped("Note: " + n) for n in (*run.variants[BASE].notes, *run.requests.notes)),
+        *(wrapped(f"Note: {note}") for note in run.notes_on(BASE)),
         _places(run, target, with_report),
     ]
     return "\n\n".join(block for block in blocks if block)

@@ -50,7 +50,7 @@ def _variant(run: Run, name: str) -> Variant:
         inputs=run.manifest["variants"][name],
         memory_bytes=_memory_bytes(variant.memory),
         basis=[BasisLine(*line) for line in variant.cost.basis],
-        notes=(*variant.notes, *run.requests.notes),
+        notes=run.notes_on(name),
     )
 
 
