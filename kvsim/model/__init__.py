@@ -5,6 +5,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from kvsim.copies import found_at
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.model.config import read_config
 from kvsim.model.parallel import Parallelism
@@ -64,9 +65,10 @@ def model_files(name_or_path: str, base_dir: Path | None = None) -> list[Path]:
     if name_or_path in model_names():
         return []
     path = (base_dir or Path()) / name_or_path
-    path = path / "config.json" if path.is_dir() else path
-    beside = path.with_name("hf_quant_config.json")  # where modelopt keeps the quantization
-    return [path, beside] if beside.is_file() else [path]
+    within = path / "config.json"
+    path = within if path.is_dir() or found_at(within) != within else path
+    beside = found_at(path.with_name("hf_quant_config.json"))  # modelopt keeps quantization there
+    return [found_at(path), beside] if beside.is_file() else [found_at(path)]
 
 
 def _read_object(path: Path) -> dict[str, Any]:

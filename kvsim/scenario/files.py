@@ -3,6 +3,7 @@
 from functools import lru_cache
 from pathlib import Path
 
+from kvsim.copies import found_at
 from kvsim.gpu import CustomGpu
 from kvsim.model import model_files
 from kvsim.scenario.profiles import profile_names
@@ -21,9 +22,9 @@ def files_of(scenario: Scenario, base_dir: Path) -> dict[str, Path]:
         found[f"{scenario.model}: {path.name}"] = path
     cost = scenario.cost
     if isinstance(cost, KernelStepCost) and cost.profile not in profile_names():
-        found[cost.profile] = base_dir / cost.profile
+        found[cost.profile] = found_at(base_dir / cost.profile)
     if isinstance(scenario.gpu, CustomGpu) and scenario.gpu.kernels is not None:
-        found[scenario.gpu.kernels] = base_dir / scenario.gpu.kernels
+        found[scenario.gpu.kernels] = found_at(base_dir / scenario.gpu.kernels)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, ValidationError
 
 import kvsim.cost.overheads
+from kvsim.copies import found_at
 from kvsim.cost.front_end import FrontEnd
 from kvsim.cost.overheads.async_engine import AsyncEngine
 from kvsim.errors import InputError, Problem, did_you_mean
@@ -59,7 +60,7 @@ def load_profile(name_or_path: str, base_dir: Path | None = None) -> EngineProfi
     """
     path = _SHIPPED / f"{name_or_path}.yaml"
     if name_or_path not in profile_names():
-        path = (base_dir or Path()) / name_or_path
+        path = found_at((base_dir or Path()) / name_or_path)
         if not path.is_file():
             hint = did_you_mean(name_or_path, profile_names(), at_most=3)
             known = hint or f"; known are {', '.join(profile_names())}"

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from pydantic import PrivateAttr
 
+from kvsim.copies import found_at
 from kvsim.errors import InputError, Problem
 from kvsim.policy import Policy
 from kvsim.workload.limits import Printable
@@ -39,7 +40,7 @@ class ReadsFile(Policy):
         """Where the file lies; InputError if the policy names none."""
         if self.file is None:
             raise InputError(f"{self.kind} names no file")
-        return self._base_dir / self.file
+        return found_at(self._base_dir / self.file)
 
 
 @contextmanager

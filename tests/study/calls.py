@@ -71,3 +71,8 @@ def note_and_sleep(folder: Path, item: int) -> int:
     (folder / f"{os.getpid()}.worker").touch()
     time.sleep(600)
     return item
+
+
+def note_nothing(shared: object, item: int) -> int:
+    time.sleep(0.2 * item)
+    return item
