@@ -116,9 +116,9 @@ class Cluster:
             raise self._lost(error) from error
         for worker, theirs in sorted(answers.items()):
             if isinstance(theirs, ImportError | AttributeError):
-                problems.append(f"worker {worker} has no kvsim; here it is {ours}")
+                problems.append(f"worker {worker} has no kvsim; here is {ours}")
             elif theirs != kvsim.__version__ and isinstance(theirs, str):
-                problems.append(f"worker {worker} has kvsim {theirs}; here it is {ours}")
+                problems.append(f"worker {worker} has kvsim {theirs}; here is {ours}")
         if problems:
             raise InputError(*problems)
 
