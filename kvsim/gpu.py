@@ -174,6 +174,7 @@ def price_of(gpu_name: str) -> Price | None:
     return None
 
 
+@cache
 def _rows(name: str) -> list[dict[str, str]]:
     with (_DATA / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

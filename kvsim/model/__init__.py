@@ -1,6 +1,7 @@
 """Models: a Hugging Face `config.json` → parameters per part, weight bytes, KV bytes per token."""
 
 import json
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ _CATALOG = Path(str(resources.files("kvsim"))) / "data" / "models"
 
 def model_names() -> list[str]:
     """Return the names in the catalog, as on the Hugging Face hub: `owner/model`."""
-    return sorted(path.stem.replace("--", "/") for path in _CATALOG.glob("*.json"))
+    return list(_catalog())
 
 
 def load_model(name_or_path: str, base_dir: Path | None = None) -> ModelSpec:
@@ -45,9 +46,8 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> ModelSpec:
     Raises:
         InputError: Neither in the catalog nor a readable config, or one that is not modeled.
     """
-    listed = _CATALOG / f"{name_or_path.replace('/', '--')}.json"
-    if name_or_path in model_names():
-        return read_config(name_or_path, json.loads(listed.read_text(encoding="utf-8")))
+    if name_or_path in _catalog():
+        return _listed(name_or_path)
     path, *beside = model_files(name_or_path, base_dir)
     if not path.is_file():
         raise InputError(_unknown(name_or_path))
@@ -62,13 +62,25 @@ def model_files(name_or_path: str, base_dir: Path | None = None) -> list[Path]:
 
     None for a model of the catalog, which ships.
     """
-    if name_or_path in model_names():
+    if name_or_path in _catalog():
         return []
     path = (base_dir or Path()) / name_or_path
     within = path / "config.json"
     path = within if path.is_dir() or found_at(within) != within else path
     beside = found_at(path.with_name("hf_quant_config.json"))  # modelopt keeps quantization there
     return [found_at(path), beside] if beside.is_file() else [found_at(path)]
+
+
+@cache
+def _catalog() -> dict[str, Path]:
+    """Return where the models of the catalog lie, by their names."""
+    found = {path.stem.replace("--", "/"): path for path in _CATALOG.glob("*.json")}
+    return dict(sorted(found.items()))
+
+
+@cache
+def _listed(name: str) -> ModelSpec:
+    return read_config(name, json.loads(_catalog()[name].read_text(encoding="utf-8")))
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Every file that a scenario reads, beside its own."""
 
-from functools import lru_cache
+from math import inf
 from pathlib import Path
 
 from kvsim.copies import found_at
@@ -8,7 +8,7 @@ from kvsim.gpu import CustomGpu
 from kvsim.model import model_files
 from kvsim.scenario.profiles import profile_names
 from kvsim.scenario.schema import KernelStepCost, Scenario
-from kvsim.workload.files import content_digest
+from kvsim.workload.files import content_digest, once_per_state
 from kvsim.workload.parameters import files_read
 
 
@@ -37,16 +37,4 @@ def file_digests_of(scenario: Scenario, base_dir: Path) -> dict[str, str]:
     return {name: _digest(path) for name, path in files_of(scenario, base_dir).items()}
 
 
-def _digest(path: Path) -> str:
-    """Return a file's digest, which is computed once for each state of the file."""
-    try:
-        state = path.stat()
-    except (OSError, ValueError):
-        return content_digest(path)  # says what is wrong
-    return _digest_of_state(path, state.st_mtime_ns, state.st_size)
-
-
-@lru_cache(maxsize=256)
-def _digest_of_state(path: Path, modified_ns: int, size_bytes: int) -> str:
-    del modified_ns, size_bytes  # they only tell states of the file apart
-    return content_digest(path)
+_digest = once_per_state(most=256, largest_bytes=inf)(content_digest)

@@ -14,6 +14,7 @@ from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.policy import Parameters, union_of
 from kvsim.scenario.document import read_document
 from kvsim.scenario.mistakes import mistakes_of
+from kvsim.workload.files import once_per_state
 
 DEFAULT_PROFILE = "vllm-0.23"
 _SHIPPED = Path(str(resources.files("kvsim"))) / "data" / "profiles"
@@ -67,6 +68,11 @@ def load_profile(name_or_path: str, base_dir: Path | None = None) -> EngineProfi
             raise InputError(
                 f"profile '{name_or_path}' is neither one that ships nor the path of a file{known}"
             )
+    return _read_profile(path)
+
+
+@once_per_state(most=16)
+def _read_profile(path: Path) -> EngineProfile:
     document = read_document(path)
     data = {**document.data, "fitted_on": tuple(document.data.get("fitted_on", ()))}
     try:
