@@ -1,5 +1,6 @@
 """A crew of processes on this machine."""
 
+import gc
 import hashlib
 import os
 import pickle
@@ -137,7 +138,16 @@ def _end_with(leash: Connection) -> None:
 def _attempt(name: str, work: bytes | None, item: bytes) -> bytes | None:
     """Return a packed result; None if the work of this name isn't known here and was not sent."""
     if work is not None:
-        _works[name] = pickle.loads(work)
-        while len(_works) > _MOST_WORKS:
-            _works.popitem(last=False)
+        _learn(name, work)
     return _works[name].attempt_packed(item) if name in _works else None
+
+
+def _learn(name: str, work: bytes) -> None:
+    first = not _works
+    _works[name] = pickle.loads(work)
+    while len(_works) > _MOST_WORKS:
+        _works.popitem(last=False)
+    if first:
+        # All that was imported stays: to look for garbage in it takes longer than half a point.
+        gc.collect()
+        gc.freeze()
