@@ -12,14 +12,14 @@ import pickle
 import pkgutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import kvsim
 from kvsim.copies import with_copies
@@ -30,6 +30,8 @@ from kvsim.study.tasks import Crew, DeadWorkerError, Work
 
 if TYPE_CHECKING:
     from distributed import Client
+
+T = TypeVar("T")
 
 _CONNECT_S = 5
 _LOOK_S = 1.0  # between two looks at who is there
@@ -64,10 +66,9 @@ class Cluster:
         """See `Crew`."""
         if self._left.is_set():
             self._connect()
-        self._files = work.files or _files_read
-        self._shared = work.shared
+        self._scenarios = list(_within(work.shared, ScenarioFile))
         self._cargo = _Cargo(self._client)
-        attempt = partial(_attempt, kvsim.__version__, replace(work, files=None))
+        attempt = partial(_attempt, kvsim.__version__, work)
         self._attempt = self._cargo.load(pickle.dumps(attempt), pickle.loads)
         self._refuse_others()
 
@@ -81,7 +82,7 @@ class Cluster:
             return outcome
         self._waiting.add(outcome)
         try:
-            files = self._cargo.load_files(self._files(self._shared, item))
+            files = self._cargo.load_files(_files_read(self._scenarios, item))
             done = self._executor.submit(operator.call, self._attempt, *files, packed)
         except Exception as error:  # Dask's are of many kinds
             self._tell(outcome, error=self._lost(error))
@@ -205,13 +206,26 @@ class _Cargo:
         return digest
 
 
-def _files_read(shared: Any, item: Any) -> Iterable[Path]:
-    """Return the files that a point of a scenario reads, or the scenario in all its variants."""
-    if not isinstance(shared, ScenarioFile):
-        return ()
-    if isinstance(item, Point):
-        return files_of_point(shared, item)
-    return set().union(*(files_of_point(shared, Point(variant=name)) for name in shared.variants))
+def _files_read(scenarios: Iterable[ScenarioFile], item: Any) -> set[Path]:
+    """Return the files that scenarios read at the points in an item, or in all their variants."""
+    found: set[Path] = set()
+    points = list(_within(item, Point))
+    for file in (*scenarios, *_within(item, ScenarioFile)):
+        for point in points or [Point(variant=name) for name in file.variants]:
+            found |= files_of_point(file, point)
+    return found
+
+
+def _within(value: Any, kind: type[T]) -> Iterator[T]:
+    """Yield what is of a kind in a value: itself, or in its items, values or fields."""
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, tuple | list | Mapping):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _within(inner, kind)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _within(getattr(value, field.name), kind)
 
 
 def _client_of(address: str) -> "Client":

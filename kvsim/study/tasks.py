@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -40,14 +39,12 @@ class Work(Generic[Shared, Item, Result]):
 
     Attributes:
         call: A function of a module, so that it can be sent.
-        shared: Is sent to each worker once.
-        files: Says which files a call reads, for workers that don't see this machine's disk: each
-            is sent to each of them once. By default those of a scenario and a point of it.
+        shared: Is sent to each worker once. The files of a scenario that is in it go along to
+            workers that don't see this machine's disk.
     """
 
     call: Callable[[Shared, Item], Result]
     shared: Shared
-    files: Callable[[Shared, Item], Iterable[Path]] | None = None
 
     def attempt(self, item: Item) -> Result | Failure:
         """Make the call; an error becomes a failure, which can be sent from anywhere."""

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import InputError, Problem
+from kvsim.scenario.load import ScenarioFile
+from kvsim.study.point import Point, run_point
 
 
 def add(shared: int, item: int) -> int:
@@ -71,6 +73,10 @@ def note_and_sleep(folder: Path, item: int) -> int:
     (folder / f"{os.getpid()}.worker").touch()
     time.sleep(600)
     return item
+
+
+def summary_of(shared: object, file: ScenarioFile) -> Any:
+    return run_point(file, Point()).summary()
 
 
 def note_nothing(shared: object, item: int) -> int:

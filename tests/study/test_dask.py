@@ -122,6 +122,21 @@ def test_files_of_a_scenario_and_its_points_travel_with_them(
     assert "bad.csv" in here[5].message  # type: ignore[union-attr]
 
 
+def first_figure(shared: dict[str, tuple[ScenarioFile, str]], points: list[Point]) -> float:
+    file, name = shared["one"]
+    return figures(file, points[0])[name]
+
+
+def test_files_of_scenarios_within_something_else_travel_too(
+    crew: Cluster, scenario: ScenarioFile
+) -> None:
+    work = Work(first_figure, {"one": (scenario, "requests_per_s")})
+    items = [(0, [Point({"workload.arrivals.file": "half.csv"})]), (1, [Point()])]
+    assert dict(run_tasks(crew, work, items)) == dict(run_tasks(Here(), work, items))
+    held = Work(calls.summary_of, None), [(0, scenario)]
+    assert dict(run_tasks(crew, *held)) == dict(run_tasks(Here(), *held))
+
+
 def test_a_file_that_has_changed_is_sent_anew(crew: Cluster, scenario: ScenarioFile) -> None:
     first = dict(run_tasks(crew, Work(figures, scenario), [(0, Point())]))
     Path("trace.csv").write_bytes(Path("half.csv").read_bytes())
