@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import InputError, Problem
-from kvsim.scenario.load import ScenarioFile
-from kvsim.study.point import Point, run_point
 
 
 def add(shared: int, item: int) -> int:
@@ -75,10 +73,6 @@ def note_and_sleep(folder: Path, item: int) -> int:
     return item
 
 
-def summary_of(shared: object, file: ScenarioFile) -> Any:
-    return run_point(file, Point()).summary()
-
-
-def note_nothing(shared: object, item: int) -> int:
+def rest(shared: object, item: int) -> int:
     time.sleep(0.2 * item)
     return item
