@@ -1,6 +1,7 @@
 """What was read of a file is remembered only for as long as the file stays as it is."""
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
     assert reads == ["x", "y"]
     settled(path, "other", age=1)  # of the same size
     assert read(path, "x") == "other"
+    time.sleep(0.05)  # the disk's clock ticks
     settled(path, "again", age=1)  # and of the same time: its state was changed later
     assert read(path, "x") == "again"
     settled(tmp_path / "b", "elsewhere").replace(path)
