@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from kvsim.copies import found_at
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.policy import Parameters
 
@@ -125,7 +126,7 @@ class CustomGpu(Parameters):
     def _kernel_file(self) -> KernelFile | None:
         if self.kernels is None:
             return None
-        path = self._base_dir / self.kernels
+        path = found_at(self._base_dir / self.kernels)
         try:
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -173,6 +174,7 @@ def price_of(gpu_name: str) -> Price | None:
     return None
 
 
+@cache
 def _rows(name: str) -> list[dict[str, str]]:
     with (_DATA / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

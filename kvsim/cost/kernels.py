@@ -1,6 +1,7 @@
 """Builds the price of an engine's iterations from the kernels of a model on a GPU."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -65,6 +66,7 @@ class Deployment:
         )
 
 
+@lru_cache(maxsize=4)  # points of a study often differ in nothing that it depends on
 def build_cost(
     model: ModelSpec, gpu: GpuSpec, deployment: Deployment, overhead: OverheadPolicy
 ) -> KernelCost | PipelineCost:

@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from kvsim.copies import found_at
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.model.config import read_config
 from kvsim.model.parallel import Parallelism
@@ -32,7 +33,7 @@ _CATALOG = Path(str(resources.files("kvsim"))) / "data" / "models"
 
 def model_names() -> list[str]:
     """Return the names in the catalog, as on the Hugging Face hub: `owner/model`."""
-    return list(_listed())
+    return list(_catalog())
 
 
 def load_model(name_or_path: str, base_dir: Path | None = None) -> ModelSpec:
@@ -45,8 +46,8 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> ModelSpec:
     Raises:
         InputError: Neither in the catalog nor a readable config, or one that is not modeled.
     """
-    if name_or_path in _listed():
-        return _from_catalog(name_or_path)
+    if name_or_path in _catalog():
+        return _listed(name_or_path)
     path, *beside = model_files(name_or_path, base_dir)
     if not path.is_file():
         raise InputError(_unknown(name_or_path))
@@ -61,23 +62,25 @@ def model_files(name_or_path: str, base_dir: Path | None = None) -> list[Path]:
 
     None for a model of the catalog, which ships.
     """
-    if name_or_path in _listed():
+    if name_or_path in _catalog():
         return []
     path = (base_dir or Path()) / name_or_path
-    path = path / "config.json" if path.is_dir() else path
-    beside = path.with_name("hf_quant_config.json")  # where modelopt keeps the quantization
-    return [path, beside] if beside.is_file() else [path]
-
-
-@cache  # what ships doesn't change; studies look models up for each of many points
-def _listed() -> tuple[str, ...]:
-    return tuple(sorted(path.stem.replace("--", "/") for path in _CATALOG.glob("*.json")))
+    within = path / "config.json"
+    path = within if path.is_dir() or found_at(within) != within else path
+    beside = found_at(path.with_name("hf_quant_config.json"))  # modelopt keeps quantization there
+    return [found_at(path), beside] if beside.is_file() else [found_at(path)]
 
 
 @cache
-def _from_catalog(name: str) -> ModelSpec:
-    listed = _CATALOG / f"{name.replace('/', '--')}.json"
-    return read_config(name, json.loads(listed.read_text(encoding="utf-8")))
+def _catalog() -> dict[str, Path]:
+    """Return where the models of the catalog lie, by their names."""
+    found = {path.stem.replace("--", "/"): path for path in _CATALOG.glob("*.json")}
+    return dict(sorted(found.items()))
+
+
+@cache
+def _listed(name: str) -> ModelSpec:
+    return read_config(name, json.loads(_catalog()[name].read_text(encoding="utf-8")))
 
 
 def _read_object(path: Path) -> dict[str, Any]:

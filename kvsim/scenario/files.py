@@ -1,13 +1,14 @@
 """Every file that a scenario reads, beside its own."""
 
-from functools import lru_cache
+from math import inf
 from pathlib import Path
 
+from kvsim.copies import found_at
 from kvsim.gpu import CustomGpu
 from kvsim.model import model_files
 from kvsim.scenario.profiles import profile_names
 from kvsim.scenario.schema import KernelStepCost, Scenario
-from kvsim.workload.files import content_digest
+from kvsim.workload.files import content_digest, once_per_state
 from kvsim.workload.parameters import files_read
 
 
@@ -21,9 +22,9 @@ def files_of(scenario: Scenario, base_dir: Path) -> dict[str, Path]:
         found[f"{scenario.model}: {path.name}"] = path
     cost = scenario.cost
     if isinstance(cost, KernelStepCost) and cost.profile not in profile_names():
-        found[cost.profile] = base_dir / cost.profile
+        found[cost.profile] = found_at(base_dir / cost.profile)
     if isinstance(scenario.gpu, CustomGpu) and scenario.gpu.kernels is not None:
-        found[scenario.gpu.kernels] = base_dir / scenario.gpu.kernels
+        found[scenario.gpu.kernels] = found_at(base_dir / scenario.gpu.kernels)
     return found
 
 
@@ -36,16 +37,4 @@ def file_digests_of(scenario: Scenario, base_dir: Path) -> dict[str, str]:
     return {name: _digest(path) for name, path in files_of(scenario, base_dir).items()}
 
 
-def _digest(path: Path) -> str:
-    """Return a file's digest, which is computed once for each state of the file."""
-    try:
-        state = path.stat()
-    except (OSError, ValueError):
-        return content_digest(path)  # says what is wrong
-    return _digest_of_state(path, state.st_mtime_ns, state.st_size)
-
-
-@lru_cache(maxsize=256)
-def _digest_of_state(path: Path, modified_ns: int, size_bytes: int) -> str:
-    del modified_ns, size_bytes  # they only tell states of the file apart
-    return content_digest(path)
+_digest = once_per_state(most=256, largest_bytes=inf)(content_digest)

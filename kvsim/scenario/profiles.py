@@ -1,6 +1,5 @@
 """Profiles: what an engine's version adds to its kernels, with the runs that its constants fit."""
 
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -8,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, ValidationError
 
 import kvsim.cost.overheads
+from kvsim.copies import found_at
 from kvsim.cost.front_end import FrontEnd
 from kvsim.cost.overheads.async_engine import AsyncEngine
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.policy import Parameters, union_of
 from kvsim.scenario.document import read_document
 from kvsim.scenario.mistakes import mistakes_of
+from kvsim.workload.files import once_per_state
 
 DEFAULT_PROFILE = "vllm-0.23"
 _SHIPPED = Path(str(resources.files("kvsim"))) / "data" / "profiles"
@@ -58,24 +59,20 @@ def load_profile(name_or_path: str, base_dir: Path | None = None) -> EngineProfi
     Raises:
         InputError: Neither, or the file is not a profile; with file, line and path.
     """
-    if name_or_path in profile_names():
-        return _shipped(name_or_path)
-    path = (base_dir or Path()) / name_or_path
-    if not path.is_file():
-        hint = did_you_mean(name_or_path, profile_names(), at_most=3)
-        known = hint or f"; known are {', '.join(profile_names())}"
-        raise InputError(
-            f"profile '{name_or_path}' is neither one that ships nor the path of a file{known}"
-        )
-    return _read(path)
+    path = _SHIPPED / f"{name_or_path}.yaml"
+    if name_or_path not in profile_names():
+        path = found_at((base_dir or Path()) / name_or_path)
+        if not path.is_file():
+            hint = did_you_mean(name_or_path, profile_names(), at_most=3)
+            known = hint or f"; known are {', '.join(profile_names())}"
+            raise InputError(
+                f"profile '{name_or_path}' is neither one that ships nor the path of a file{known}"
+            )
+    return _read_profile(path)
 
 
-@cache  # what ships doesn't change; studies look it up for each of many points
-def _shipped(name: str) -> EngineProfile:
-    return _read(_SHIPPED / f"{name}.yaml")
-
-
-def _read(path: Path) -> EngineProfile:
+@once_per_state(most=16)
+def _read_profile(path: Path) -> EngineProfile:
     document = read_document(path)
     data = {**document.data, "fitted_on": tuple(document.data.get("fitted_on", ()))}
     try:

@@ -1,88 +1,153 @@
 """A crew of processes on this machine."""
 
+import gc
+import hashlib
 import os
+import pickle
 import signal
+import sys
 import threading
+from collections import OrderedDict
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
+from multiprocessing import current_process, get_context
+from multiprocessing.connection import Connection
 from typing import Any
 
+from kvsim.errors import InputError
 from kvsim.study.here import Here
 from kvsim.study.tasks import Crew, DeadWorkerError, Work
+
+_NOBODY_BEGAN = (
+    "the worker processes end before they have begun. A script that has work done by several "
+    'processes must call it below `if __name__ == "__main__":`, since each of them reads the '
+    "script; else what they say themselves stands above. With one job there are no processes"
+)
 
 
 def crew_of(jobs: int | None = None) -> Crew:
     """Return a crew of so many processes, by default one a core; of one: this process."""
-    size = jobs or len(os.sched_getaffinity(0))
+    size = jobs or _cores()
     return Here() if size == 1 else Local(size)
 
 
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Local:
-    """Processes that are started afresh, so that nothing is shared by accident."""
+    """Processes that are started afresh, so that nothing is shared by accident.
+
+    They live from the first work to the last, until `stop`, or until nobody has this object any
+    more. Each keeps one end of a leash: it ends when the other end is closed, also because this
+    process was killed.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._pool: ProcessPoolExecutor | None = None
+        self._broken = False
+        self._work = b""
+        self._name = ""
 
     def start(self, work: Work[Any, Any, Any]) -> None:
         """See `Crew`."""
-        self.stop()
-        self._pool = ProcessPoolExecutor(self.size, get_context("spawn"), _take_up, (work,))
+        if getattr(current_process(), "_inheriting", False):
+            sys.exit(1)  # a worker that reads a script without a guard; its parent tells
+        self._work = pickle.dumps(work)
+        self._name = hashlib.sha256(self._work).hexdigest()
+        if self._broken and not self._began.poll():
+            raise InputError(_NOBODY_BEGAN)
+        if self._pool is None or self._broken:
+            self.stop()
+            self._open()
 
     def submit(self, item: Any) -> "Future[Any]":
         """See `Crew`."""
-        assert self._pool is not None, "started first"
         outcome: Future[Any] = Future()
         try:
-            future = self._pool.submit(_attempt, item)
-        except BrokenProcessPool:  # it broke since the last look
-            outcome.set_exception(DeadWorkerError())
-            return outcome
-        future.add_done_callback(lambda done: _pass_on(done, outcome))
+            self._send(pickle.dumps(item), None, outcome)
+        except Exception as error:  # whatever an object raises that can't be pickled
+            outcome.set_exception(error)
         return outcome
 
     def stop(self) -> None:
         """See `Crew`."""
         if self._pool is not None:
+            self._leash.close()
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
+    def _open(self) -> None:
+        context = get_context("spawn")
+        end, self._leash = context.Pipe(duplex=False)
+        self._began, begun = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(self.size, context, _begin, (end, begun))
+        self._broken = False
 
-def _pass_on(done: "Future[Any]", outcome: "Future[Any]") -> None:
-    """Tell the outcome in words that don't depend on the kind of pool."""
-    if done.cancelled():
-        outcome.cancel()
-    elif isinstance(done.exception(), BrokenProcessPool):
-        outcome.set_exception(DeadWorkerError())
-    elif (error := done.exception()) is not None:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(done.result())
+    def _send(self, item: bytes, work: bytes | None, outcome: "Future[Any]") -> None:
+        assert self._pool is not None, "started first"
+        try:
+            future = self._pool.submit(_attempt, self._name, work, item)
+        except RuntimeError:  # it broke since the last look, or was stopped
+            self._broken = True
+            outcome.set_exception(DeadWorkerError())
+        else:
+            future.add_done_callback(lambda done: self._pass_on(done, item, outcome))
+
+    def _pass_on(self, done: "Future[bytes | None]", item: bytes, outcome: "Future[Any]") -> None:
+        """Tell the outcome in words that don't depend on the kind of pool."""
+        if done.cancelled():
+            outcome.cancel()
+        elif isinstance(done.exception(), BrokenProcessPool):
+            self._broken = True
+            outcome.set_exception(DeadWorkerError())
+        elif (error := done.exception()) is not None:
+            outcome.set_exception(error)
+        elif (result := done.result()) is None:  # it had not been told of the work yet
+            self._send(item, self._work, outcome)
+        else:
+            try:
+                outcome.set_result(pickle.loads(result))
+            except Exception as error:
+                outcome.set_exception(error)
 
 
 # In a worker
 
+_MOST_WORKS = 4  # that are remembered
+_works: OrderedDict[str, Work[Any, Any, Any]] = OrderedDict()
 
-_work: Work[Any, Any, Any] | None = None
 
-
-def _take_up(work: Work[Any, Any, Any]) -> None:
-    """Keep what is shared; let the parent alone answer an interrupt from the keyboard."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    global _work  # a pool has no other place for what its workers share
+def _begin(leash: Connection, begun: Connection) -> None:
+    """Let the parent alone answer an interrupt from the keyboard, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _work = work
+    threading.Thread(target=_end_with, args=(leash,), daemon=True).start()
+    begun.send_bytes(b"begun")
 
 
-def _end_with_parent() -> None:
-    """Leave nothing behind when the parent was killed: it could not tell its workers."""
-    parent = parent_process()
-    assert parent is not None, "this is a worker"
-    parent.join()
+def _end_with(leash: Connection) -> None:
+    """Leave nothing behind: wait until the other end is closed, which may have been killed."""
+    leash.poll(None)
     os._exit(1)
 
 
-def _attempt(item: Any) -> Any:
-    assert _work is not None, "the pool's initializer has run"
-    return _work.attempt(item)
+def _attempt(name: str, work: bytes | None, item: bytes) -> bytes | None:
+    """Return a packed result; None if the work of this name isn't known here and was not sent."""
+    if work is not None:
+        _learn(name, work)
+    return _works[name].attempt_packed(item) if name in _works else None
+
+
+def _learn(name: str, work: bytes) -> None:
+    first = not _works
+    _works[name] = pickle.loads(work)
+    while len(_works) > _MOST_WORKS:
+        _works.popitem(last=False)
+    if first:
+        # All that was imported stays: to look for garbage in it takes longer than half a point.
+        gc.collect()
+        gc.freeze()

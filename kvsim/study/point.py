@@ -4,16 +4,18 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import kvsim
+from kvsim.errors import InputError
 from kvsim.metrics import RunContext
 from kvsim.metrics.summary import Summary, summarize
 from kvsim.scenario.change import changed
-from kvsim.scenario.files import file_digests_of
+from kvsim.scenario.files import file_digests_of, files_of
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
@@ -82,6 +84,25 @@ def point_key(file: ScenarioFile, point: Point) -> str:
     }
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def files_of_point(file: ScenarioFile, point: Point) -> set[Path]:
+    """Return the files that a point reads, beside the scenario's own; at least those.
+
+    A point that can't be made reads none.
+    """
+    if not any(_may_name_a_file(value) for value in point.changes.values()):
+        variants = [file.variants[point.variant]] if point.variant in file.variants else []
+    else:
+        try:
+            variants = [changed(file, point.changes, point.variant).base]
+        except InputError:
+            variants = []
+    return {path for one in variants for path in files_of(one, file.base_dir).values()}
+
+
+def _may_name_a_file(value: Any) -> bool:
+    return isinstance(value, str | dict | list)
 
 
 def make_ready(file: ScenarioFile, point: Point) -> Ready:

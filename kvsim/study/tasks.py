@@ -1,10 +1,12 @@
 """Calls dealt out to a crew; results come back as they are done, whatever happens to a worker."""
 
+import pickle
 import traceback
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from kvsim.errors import InputError
@@ -49,7 +51,10 @@ def result_of(outcome: Result | Failure) -> Result:
 class Work(Generic[Shared, Item, Result]):
     """What a crew does: `call(shared, item)` for each item.
 
-    `call` is a function of a module, so that it can be sent; `shared` is sent to each worker once.
+    Attributes:
+        call: A function of a module, so that it can be sent.
+        shared: Is sent to each worker once. The files of a scenario that is in it go along to
+            workers that don't see this machine's disk.
     """
 
     call: Callable[[Shared, Item], Result]
@@ -66,9 +71,20 @@ class Work(Generic[Shared, Item, Result]):
         except Exception:
             return Failure("defect", traceback.format_exc())
 
+    def attempt_packed(self, item: bytes) -> bytes:
+        """Do the same in a worker: item and result travel pickled, so that crews are alike."""
+        try:
+            return pickle.dumps(self.attempt(pickle.loads(item)))
+        except Exception:  # the item can't be read here, or the result can't be sent
+            return pickle.dumps(Failure("defect", traceback.format_exc()))
+
 
 class DeadWorkerError(Exception):
-    """A worker died while it had this item, or while the item waited for it."""
+    """Workers died while they had this item, or while it waited for them."""
+
+    def __init__(self, deaths: int = 1) -> None:
+        super().__init__(f"{deaths} workers died")
+        self.deaths = deaths
 
 
 class Crew(Protocol):
@@ -80,11 +96,19 @@ class Crew(Protocol):
         ...
 
     def start(self, work: Work[Any, Any, Any]) -> None:
-        """Take up a work; also after a worker died, to be whole again."""
+        """Take up a work; also after a worker died, to be whole again.
+
+        Raises:
+            InputError: There is nobody who could do it.
+        """
         ...
 
     def submit(self, item: Any) -> "Future[Any]":
-        """Return a result to come; its exception is a `DeadWorkerError` if a worker died."""
+        """Return a result to come.
+
+        Its exception is a `DeadWorkerError` if a worker died, an `InputError` if nobody is left to
+        work, anything else if the item can't be sent.
+        """
         ...
 
     def stop(self) -> None:
@@ -100,50 +124,76 @@ def run_tasks(
     Items are taken as there is room for them, so that there may be many. When a worker dies,
     everything that was under way is done again, one at a time, so that the item that kills workers
     is known by name: after three deaths it is a failure. Finished items are never lost.
+
+    The crew stays ready for the next work, unless this one is given up before its end.
+
+    Raises:
+        InputError: There is nobody who could do the work, or nobody any more.
     """
-    coming = iter(items)
-    suspects: deque[tuple[Key, Item]] = deque()  # were under way when a worker died
-    deaths: dict[Key, int] = {}
-    running: dict[Future[Any], tuple[Key, Item]] = {}
+    hand = _Hand(crew, iter(items))
     crew.start(work)
     try:
-        while True:
-            _fill(crew, running, coming, suspects)
-            if not running:
-                return
-            broken = False
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                key, item = running.pop(future)
-                if not isinstance(future.exception(), DeadWorkerError):
-                    yield key, future.result()
-                    continue
-                broken = True
-                deaths[key] = deaths.get(key, 0) + 1
-                if deaths[key] >= MOST_DEATHS:
-                    yield key, Failure("killed", f"{MOST_DEATHS} workers died of it")
-                else:
-                    suspects.append((key, item))
-            if broken:
+        while hand.fill():
+            key, item, future = hand.next_done()
+            error = future.exception()
+            if error is None:
+                yield key, future.result()
+            elif isinstance(error, DeadWorkerError):
+                if hand.is_given_up(key, item, error.deaths):
+                    yield key, Failure("killed", f"{hand.deaths[key]} workers died of it")
                 crew.start(work)
-    finally:
+            elif isinstance(error, InputError):
+                raise error
+            else:
+                yield key, Failure("defect", "".join(traceback.format_exception(error)))
+    except BaseException:
         crew.stop()
+        raise
 
 
-def _fill(
-    crew: Crew,
-    running: dict[Future[Any], tuple[Key, Item]],
-    coming: Iterator[tuple[Key, Item]],
-    suspects: deque[tuple[Key, Item]],
-) -> None:
-    """Set the crew to work: one suspect alone, or items for each worker and one more to wait."""
-    if suspects:
-        if not running:
-            key, item = suspects.popleft()
-            running[crew.submit(item)] = key, item
-        return
-    while len(running) < 2 * crew.size:
-        try:
-            key, item = next(coming)
-        except StopIteration:
-            return
-        running[crew.submit(item)] = key, item
+class _Hand(Generic[Key, Item]):
+    """What is under way, and what comes next."""
+
+    def __init__(self, crew: Crew, coming: Iterator[tuple[Key, Item]]) -> None:
+        self.deaths: dict[Key, int] = {}
+        self._crew = crew
+        self._coming = coming
+        self._suspects: deque[tuple[Key, Item]] = deque()  # were under way when a worker died
+        self._running: dict[Future[Any], tuple[Key, Item]] = {}
+        self._done: SimpleQueue[Future[Any]] = SimpleQueue()
+
+    def fill(self) -> bool:
+        """Set the crew to work, and tell whether anything is under way.
+
+        One suspect is run alone. Else there are items for each worker, and as many to wait, so that
+        nobody is idle.
+        """
+        if self._suspects:
+            if not self._running:
+                self._submit(*self._suspects.popleft())
+            return True
+        most = 2 * self._crew.size if self._crew.size > 1 else 1
+        while len(self._running) < most:
+            following = next(self._coming, None)
+            if following is None:
+                break
+            self._submit(*following)
+        return bool(self._running)
+
+    def next_done(self) -> tuple[Key, Item, "Future[Any]"]:
+        """Wait for the next item that is done."""
+        future = self._done.get()
+        return *self._running.pop(future), future
+
+    def is_given_up(self, key: Key, item: Item, deaths: int) -> bool:
+        """Count deaths, one where it was not alone; tell whether they are too many to try again."""
+        self.deaths[key] = self.deaths[key] + deaths if key in self.deaths else 1
+        if self.deaths[key] >= MOST_DEATHS:
+            return True
+        self._suspects.append((key, item))
+        return False
+
+    def _submit(self, key: Key, item: Item) -> None:
+        future = self._crew.submit(item)
+        self._running[future] = key, item
+        future.add_done_callback(self._done.put)

@@ -4,18 +4,23 @@ import hashlib
 import lzma
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar, cast
 
 from pydantic import PrivateAttr
 
+from kvsim.copies import found_at
 from kvsim.errors import InputError, Problem
 from kvsim.policy import Policy
+from kvsim.units import MIB, NS_PER_S
 from kvsim.workload.limits import Printable
 
 _XZ = b"\xfd7zXZ\x00"
+_SETTLED_NS = 2 * NS_PER_S  # clocks of file systems are coarse: what just changed may change again
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by their first bytes
 
 
@@ -39,7 +44,7 @@ class ReadsFile(Policy):
         """Where the file lies; InputError if the policy names none."""
         if self.file is None:
             raise InputError(f"{self.kind} names no file")
-        return self._base_dir / self.file
+        return found_at(self._base_dir / self.file)
 
 
 @contextmanager
@@ -84,6 +89,45 @@ def decompressed(path: Path) -> Iterator[IO[bytes]]:
                 yield pa.CompressedInputStream(file, name)
                 return
         yield file
+
+
+Reads = TypeVar("Reads", bound=Callable[..., Any])  # of a path, and further arguments by place
+
+
+def once_per_state(most: int, largest_bytes: float = 64 * MIB) -> Callable[[Reads], Reads]:
+    """Remember what a function has read of a file for as long as the file stays as it is.
+
+    What it returns is shared, so nobody may change it. Its arguments must be hashable.
+
+    Args:
+        most: So many results are remembered, those that were asked for last.
+        largest_bytes: What is read of larger files is not, since it would fill the memory.
+    """
+
+    def remembering(read: Reads) -> Reads:
+        @lru_cache(most)
+        def kept(_: tuple[int, ...], *arguments: Any) -> Any:
+            return read(*arguments)
+
+        @wraps(read)
+        def asked(path: Path, *further: Any) -> Any:
+            state = _state_of(path, largest_bytes)
+            return kept(state, path, *further) if state else read(path, *further)
+
+        return cast(Reads, asked)
+
+    return remembering
+
+
+def _state_of(path: Path, largest_bytes: float) -> tuple[int, ...]:
+    """Return what changes with a file's content; nothing if that can't be relied on."""
+    try:
+        file = path.stat()
+    except (OSError, ValueError):
+        return ()
+    if file.st_size > largest_bytes or time.time_ns() - file.st_mtime_ns < _SETTLED_NS:
+        return ()
+    return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns
 
 
 @contextmanager

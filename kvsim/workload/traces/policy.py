@@ -1,11 +1,16 @@
 """What a scenario says of a request log that it reads."""
 
+import json
+from dataclasses import fields
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from kvsim.workload.files import ReadsFile
+from kvsim.workload.files import ReadsFile, once_per_state
 from kvsim.workload.limits import Printable
+from kvsim.workload.requests import Segments
 from kvsim.workload.traces import Columns, TimeUnit, Trace, read_lengths, read_trace
 
 Value = str | int | float | bool
@@ -28,21 +33,36 @@ class ReadsTrace(ReadsFile):
 
     def read(self) -> Trace:
         """Read the log; `InputError` if it can't be used."""
-        return read_trace(
-            self.path,
-            format=self.format,
-            columns=self.columns,
-            time_unit=self.time_unit,
-            skip_bad_rows=self.skip_bad_rows,
-            where=self.where,
-        )
+        return _trace(self.path, self.model_dump_json(include=_HOW))
 
     def read_lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Read prompt and answer lengths alone; `InputError` if the log can't be used."""
-        return read_lengths(
-            self.path,
-            format=self.format,
-            columns=self.columns,
-            skip_bad_rows=self.skip_bad_rows,
-            where=self.where,
-        )
+        return _lengths(self.path, self.model_dump_json(include=_HOW - {"time_unit"}))
+
+
+_HOW = {"format", "columns", "time_unit", "skip_bad_rows", "where"}
+
+
+@once_per_state(most=4)
+def _trace(path: Path, how: str) -> Trace:
+    trace = read_trace(path, **json.loads(how))
+    for values in (getattr(trace, field.name) for field in fields(trace)):
+        _keep_as_is(values)
+    return trace
+
+
+@once_per_state(most=4)
+def _lengths(path: Path, how: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    lengths = read_lengths(path, **json.loads(how))
+    for values in lengths:
+        _keep_as_is(values)
+    return lengths
+
+
+def _keep_as_is(values: object) -> None:
+    """Let nobody write into what is shared."""
+    if isinstance(values, np.ndarray):
+        values.setflags(write=False)
+    elif isinstance(values, Segments):
+        for field in fields(values):
+            _keep_as_is(getattr(values, field.name))
