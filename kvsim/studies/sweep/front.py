@@ -183,9 +183,9 @@ def plotly_text_of(words: str) -> str:
 
 def _value(view: View, place: int, name: str) -> float:
     results = view.answer.results
-    of_axis = results.settings[place].changes.get(name)
-    value = results.mean(place, name) if name in METRICS else of_axis
-    return float(f"{float(value):.6g}")
+    if name in METRICS:
+        return float(f"{results.mean(place, name):.6g}")
+    return float(results.settings[place].changes[name])
 
 
 def _keys(view: View, with_front: bool = False) -> list[Key]:
