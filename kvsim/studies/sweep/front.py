@@ -27,6 +27,7 @@ from kvsim.studies.sweep.view import View, scale_of, thinned
 
 HEIGHT_PX = 420
 MOST_DOTS = 2_000
+_MOST_ROWS = 300
 
 
 def front_chart(view: View) -> Chart | None:
@@ -76,7 +77,7 @@ def _over(view: View, path: str, metric: str, known: list[int], place: int) -> C
     correlation = _rank_correlation(xs, ys)
     title = sentence(f"{metric_label(metric)} {_words(correlation)} with {view.names[path]}")
     shown = _shown(view, known)
-    rows = [point_rows(view.answer, [i])[1][0] for i in shown[:50]]
+    header, rows = point_rows(view.answer, shown[:_MOST_ROWS])
     return Chart(
         key=f"chart-dots-{place}",
         title=title,
@@ -91,8 +92,11 @@ def _over(view: View, path: str, metric: str, known: list[int], place: int) -> C
                 yaxis=_spread_axis(metric, ys),
             ),
         },
-        table=Table(point_rows(view.answer, [])[0], rows),
+        table=Table(header, rows),
         keys=_keys(view),
+        note=f"Numbers of {_MOST_ROWS} points; the table file has all."
+        if len(known) > _MOST_ROWS
+        else "",
     )
 
 

@@ -179,6 +179,17 @@ def test_a_store_that_is_none_is_told(folder, content):
     assert (out / STORE).read_bytes() == content
 
 
+@pytest.mark.parametrize("name", ["mine.parquet", "mine.html"])
+def test_what_kvsim_did_not_write_is_not_replaced(folder, name):
+    out = folder.path / "out"
+    out.mkdir()
+    (out / name).write_text("mine")
+    with pytest.raises(InputError, match=f"{name}: is there already, and kvsim did not write it"):
+        folder.run(TWO_AXES)
+    assert [path.name for path in out.iterdir()] == [name]
+    assert (out / name).read_text() == "mine"
+
+
 def test_a_foreign_table_is_no_store(folder):
     out = folder.path / "out"
     out.mkdir()
