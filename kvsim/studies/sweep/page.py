@@ -65,7 +65,8 @@ def _sections(view: View) -> tuple[list[Section], Sequence[Dimension]]:
 def _points(answer: Answer) -> Section:
     order = shown_first(answer)
     header, rows = point_rows(answer, order[:_MOST_ROWS])
-    words = "The choice, the front, then those that meet the SLO, the cheapest first."
+    others = "those that meet the SLO" if answer.results.is_judged else "the others"
+    words = f"The choice, the front, then {others}, the cheapest first."
     if len(order) > _MOST_ROWS:
         words += f" {_MOST_ROWS} of {len(order):,} points; the table file has all."
     return Section("points", "Points", "Points", (), words, Table(header, rows))
