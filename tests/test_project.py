@@ -290,11 +290,12 @@ def test_columns_carry_their_unit_in_their_name():
 def scenario_models() -> list[type[BaseModel]]:
     """Find the pydantic models in all modules: the schema and the policies' parameters.
 
-    Those of recorded schedules have the names of their format.
+    Those of recorded schedules have the names of their format; values of a sweep's axes have the
+    units of what they vary.
     """
     found = {}
     for entry in pkgutil.walk_packages(kvsim.__path__, "kvsim."):
-        if entry.name.startswith("kvsim.conformance"):
+        if entry.name.startswith(("kvsim.conformance", "kvsim.studies.sweep")):
             continue
         module = importlib.import_module(entry.name)
         for item in vars(module).values():

@@ -1,5 +1,6 @@
 """`kvsim sweep`: many points of one scenario; how many meet the SLO, and which is the cheapest."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +48,12 @@ def sweep(
 
     with _progress() as tell:
         result = run_sweep(
-            loaded, out, _crew(jobs, dask), retry=retry, tell=tell, command=f"kvsim sweep {file}"
+            loaded,
+            out,
+            _crew(jobs, dask),
+            retry=retry,
+            tell=tell,
+            command=shlex.join(["kvsim", "sweep", str(file)]),
         )
     answer = result.answer
     if json:

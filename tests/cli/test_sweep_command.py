@@ -102,7 +102,7 @@ def test_failed_points_are_told(command_line, sweep_file):
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_killed_command_with_workers_is_resumed(command_line, sweep_file, tmp_path):
-    long = AXES.replace("[2, 8]", "{from: 1.0, to: 20.0, count: 40}")
+    long = AXES.replace("[2, 8]", "{from: 1.0, to: 20.0, count: 24}")
     sweep_file.write_text(f"scenario: scenario.yaml\naxes: {long}\n")
     command = [sys.executable, "-c", "from kvsim.cli.main import main; main()", "sweep"]
     environment = os.environ | {"PYTHONPATH": str(Path(kvsim.__file__).parents[1])}
@@ -116,9 +116,9 @@ def test_a_killed_command_with_workers_is_resumed(command_line, sweep_file, tmp_
     process.send_signal(signal.SIGKILL)
     process.wait()
     there = _count(store)
-    assert 0 < there < 120
+    assert 0 < there < 72
     done = command_line("sweep", sweep_file, "--out", "out", "--jobs", 1)
-    assert f"Simulated now: {120 - there}." in done.stdout
+    assert f"Simulated now: {72 - there}." in done.stdout
     command_line("sweep", sweep_file, "--out", "other", "--jobs", 1)
     for name in ("mine.parquet", "mine.html"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()

@@ -27,6 +27,7 @@ from kvsim.studies.sweep.view import View, scale_of, thinned
 
 HEIGHT_PX = 420
 MOST_DOTS = 2_000
+_MOST_ROWS = 300
 
 
 def front_chart(view: View) -> Chart | None:
@@ -76,7 +77,7 @@ def _over(view: View, path: str, metric: str, known: list[int], place: int) -> C
     correlation = _rank_correlation(xs, ys)
     title = sentence(f"{metric_label(metric)} {_words(correlation)} with {view.names[path]}")
     shown = _shown(view, known)
-    rows = [point_rows(view.answer, [i])[1][0] for i in shown[:50]]
+    header, rows = point_rows(view.answer, shown[:_MOST_ROWS])
     return Chart(
         key=f"chart-dots-{place}",
         title=title,
@@ -91,8 +92,11 @@ def _over(view: View, path: str, metric: str, known: list[int], place: int) -> C
                 yaxis=_spread_axis(metric, ys),
             ),
         },
-        table=Table(point_rows(view.answer, [])[0], rows),
+        table=Table(header, rows),
         keys=_keys(view),
+        note=f"Numbers of {_MOST_ROWS} points; the table file has all."
+        if len(known) > _MOST_ROWS
+        else "",
     )
 
 
@@ -183,9 +187,9 @@ def plotly_text_of(words: str) -> str:
 
 def _value(view: View, place: int, name: str) -> float:
     results = view.answer.results
-    of_axis = results.settings[place].changes.get(name)
-    value = results.mean(place, name) if name in METRICS else of_axis
-    return float(f"{float(value):.6g}")
+    if name in METRICS:
+        return float(f"{results.mean(place, name):.6g}")
+    return float(results.settings[place].changes[name])
 
 
 def _keys(view: View, with_front: bool = False) -> list[Key]:

@@ -15,7 +15,7 @@ from kvsim.studies.sweep.names import axis_label, metric_label, value_text
 from kvsim.studies.sweep.view import View, thinned
 
 MOST_CELLS = (25, 40)  # across and up
-_MOST_MAPS = 8
+MOST_MAPS = 8
 _CELL_PX = 26
 _PALE = "#DDF0FA"  # a tint of SKY: numbers can be read on both
 
@@ -88,7 +88,7 @@ def heat_maps(view: View) -> list[Chart]:
     up, across = list(view.grid)[:2]  # the longer one stands up: cells are wide
     variants = view.answer.results.sweep.variants
     maps = [HeatMap(view, m, v, across, up) for m in view.answer.metrics for v in variants]
-    return [_chart(one, place) for place, one in enumerate(maps[:_MOST_MAPS])]
+    return [_chart(one, place) for place, one in enumerate(maps[:MOST_MAPS])]
 
 
 def _chart(one: HeatMap, place: int) -> Chart:

@@ -70,7 +70,18 @@ def _chart(view: View, metric: str, path: str, other: str | None, number: int) -
         },
         table=_table(view, metric, path, other, drawn),
         keys=_keys(view, other, drawn),
+        note=_note(view, path, other, len(drawn)),
     )
+
+
+def _note(view: View, path: str, other: str | None, drawn: int) -> str:
+    """Say what is left out of a chart of so many lines."""
+    values = [] if other is None else view.answer.results.sweep.variants
+    values = view.values_of(other) if other and other != VARIANT else values
+    words = [f"{drawn} of {len(values):,} lines are drawn."] if drawn < len(values) else []
+    if len(view.grid[path]) > _MOST_POINTS:
+        words.append(f"A line has {_MOST_POINTS} of {len(view.grid[path]):,} points.")
+    return " ".join(words)
 
 
 def _lines(view: View, metric: str, path: str, other: str | None) -> Iterator[Line]:

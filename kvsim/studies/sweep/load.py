@@ -82,11 +82,23 @@ class SweepFile:
             except InputError as error:
                 for problem in error.problems:
                     path, where = self._place_of(problem, point, directions)
+                    if where and self._is_right_alone(path, point, directions):
+                        continue  # it is the values together that are refused, at their points
                     # Of a range one mistake tells enough.
                     is_range = isinstance(self.sweep.axes.get(path), Range)
                     if (path, key := "" if is_range else problem.message) not in told:
                         told.add((path, key))
                         yield self._told(problem, where, is_range)
+
+    def _is_right_alone(self, path: str, point: Point, directions: Sequence[Direction]) -> bool:
+        """Tell whether a value is accepted without those of other axes."""
+        row = next((one.rows[0] for one in directions if path in one.rows[0]), {})
+        alone = {name: point.changes[name] for name in (*self.sweep.set, *row)}
+        try:
+            changed(self.scenario, alone, point.variant)
+        except InputError:
+            return False
+        return True
 
     def _told(self, problem: Problem, where: tuple[Step, ...], is_range: bool) -> Problem:
         if not where:  # not of the sweep's making: it has its place in the scenario's file
@@ -107,7 +119,7 @@ class SweepFile:
         direction = next(one for one in directions if path in one.rows[0])
         if direction.is_sampled or isinstance(self.sweep.axes.get(path), Range):
             return path, ("axes", path)
-        step = next(i for i, row in enumerate(direction.rows) if row[path] == point.changes[path])
+        step = next(i for i, row in enumerate(direction.rows) if row[path] is point.changes[path])
         if direction.place[0] == "zipped":
             return path, (*direction.place, step, path)
         exists = not problem.message.startswith("unknown key")  # else no value is to blame

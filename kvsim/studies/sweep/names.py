@@ -26,11 +26,16 @@ def _shortest(path: str, paths: Sequence[str]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Show a value of an axis."""
+    """Show a value of an axis; a policy as its kind with its parameters in brackets."""
     if isinstance(value, str):
         return value
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, dict) and value:
+        rest = ", ".join(
+            f"{key} {value_text(part)}" for key, part in value.items() if key != "kind"
+        )
+        return f"{value['kind']} ({rest})" if "kind" in value and rest else value.get("kind", rest)
     return json.dumps(value)
 
 

@@ -7,7 +7,7 @@ from kvsim.report.figure import Section, Table
 from kvsim.report.shell import render_page
 from kvsim.studies.sweep.answer import Answer
 from kvsim.studies.sweep.front import dot_charts, front_chart
-from kvsim.studies.sweep.heat_maps import heat_maps
+from kvsim.studies.sweep.heat_maps import MOST_MAPS, heat_maps
 from kvsim.studies.sweep.lines import lines
 from kvsim.studies.sweep.names import value_text
 from kvsim.studies.sweep.parallel import Dimension, parallel_chart
@@ -47,6 +47,8 @@ def _sections(view: View) -> tuple[list[Section], Sequence[Dimension]]:
     parallel = parallel_chart(view)
     front = front_chart(view)
     one = "Each map has a figure over the two longest axes of numbers; ★ is the choice."
+    maps = len(view.answer.metrics) * len(view.answer.results.sweep.variants)
+    one += f" {MOST_MAPS} of {maps} maps are drawn." if maps > MOST_MAPS else ""
     found = [
         Section("front", "Cost and latency", "Cost against latency", [front] if front else []),
         Section("maps", "Maps", "Over two axes", heat_maps(view), one),
@@ -63,7 +65,8 @@ def _sections(view: View) -> tuple[list[Section], Sequence[Dimension]]:
 def _points(answer: Answer) -> Section:
     order = shown_first(answer)
     header, rows = point_rows(answer, order[:_MOST_ROWS])
-    words = "The choice, the front, then those that meet the SLO, the cheapest first."
+    others = "those that meet the SLO" if answer.results.is_judged else "the others"
+    words = f"The choice, the front, then {others}, the cheapest first."
     if len(order) > _MOST_ROWS:
         words += f" {_MOST_ROWS} of {len(order):,} points; the table file has all."
     return Section("points", "Points", "Points", (), words, Table(header, rows))

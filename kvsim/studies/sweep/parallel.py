@@ -63,7 +63,7 @@ def parallel_chart(view: View) -> tuple[Chart, list[Dimension]] | None:
         yaxis=axis("", visible=False, range=[-0.12, 1.12]),
         annotations=[*_ends(dimensions)],
     )
-    header, rows = point_rows(view.answer, picked[:100])
+    header, rows = point_rows(view.answer, picked)
     chart = Chart(
         key=KEY,
         title=_finding(view),
@@ -73,9 +73,13 @@ def parallel_chart(view: View) -> tuple[Chart, list[Dimension]] | None:
         figure={"data": _traces(view, picked, dimensions), "layout": drawn},
         table=Table(header, rows),
         keys=_keys(view),
-        note=f"{len(picked):,} of {len(shown):,} points." if len(picked) < len(shown) else "",
+        note=_note(len(picked), len(shown)),
     )
     return chart, dimensions
+
+
+def _note(drawn: int, of: int) -> str:
+    return f"{drawn:,} of {of:,} points are drawn, evenly picked by rank." if drawn < of else ""
 
 
 def _finding(view: View) -> str:

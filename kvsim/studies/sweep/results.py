@@ -1,7 +1,7 @@
 """What all points came to, by columns; repetitions of a point lie side by side."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,21 +25,21 @@ class Results:
     Attributes:
         sweep: What was asked for.
         points: Replications innermost.
+        figures: One column for each of METRICS, NaN where there is no value; shape (points,
+            metrics).
         status: `done`, or the kind of failure.
         met: Whether the SLO is met; None if it isn't known.
         verdicts: The same in sentences; empty for failures.
         errors: Messages of failures; empty for others.
-        figures: One column for each of METRICS, NaN where there is no value; shape (points,
-            metrics).
     """
 
     sweep: Sweep
     points: Sequence[Point]
     figures: NDArray[np.float64]
-    status: list[str] = field(default_factory=list)
-    met: list[bool | None] = field(default_factory=list)
-    verdicts: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
+    status: Sequence[str]
+    met: Sequence[bool | None]
+    verdicts: Sequence[str]
+    errors: Sequence[str]
 
     @cached_property
     def settings(self) -> Sequence[Point]:
@@ -94,14 +94,14 @@ class Results:
 
 def collect(sweep: Sweep, points: Sequence[Point], found: Iterable[Outcome | Failure]) -> Results:
     """Return the results of points, `found` in their order."""
-    results = Results(sweep, points, np.full((len(points), len(METRICS)), np.nan))
-    for row, result in zip(results.figures, found, strict=True):
-        failure = result if isinstance(result, Failure) else None
-        results.status.append(failure.kind if failure else DONE)
-        results.errors.append(failure.message if failure else "")
-        results.met.append(None if isinstance(result, Failure) else result.met)
-        results.verdicts.append("" if isinstance(result, Failure) else result.verdict)
-        if isinstance(result, Outcome):
-            for name, value in result.figures.items():
-                row[_PLACES[name]] = value
-    return results
+    figures = np.full((len(points), len(METRICS)), np.nan)
+    rows: list[tuple[str, bool | None, str, str]] = []
+    for figures_here, result in zip(figures, found, strict=True):
+        if isinstance(result, Failure):
+            rows.append((result.kind, None, "", result.message))
+            continue
+        rows.append((DONE, result.met, result.verdict, ""))
+        for name, value in result.figures.items():
+            figures_here[_PLACES[name]] = value
+    status, met, verdicts, errors = zip(*rows, strict=True)
+    return Results(sweep, points, figures, status, met, verdicts, errors)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvsim.errors import InputError
+from kvsim.errors import InputError, Problem
 from kvsim.studies.sweep.answer import Answer, answer_of
 from kvsim.studies.sweep.load import SweepFile
 from kvsim.studies.sweep.outcome import Outcome, simulated
@@ -76,6 +76,9 @@ def run_sweep(
         InputError: A value of an axis is refused, no point is left, or `out` can't be used.
     """
     points = sweep.points()
+    name = sweep.sweep.name
+    table_path, page_path = out / f"{name}.parquet", out / f"{name}.html"
+    _refuse_foreign(table_path, page_path)
     out.mkdir(parents=True, exist_ok=True)
     with opened(out / STORE) as store:
         keys = [_key(sweep, point) for point in points]
@@ -84,12 +87,20 @@ def run_sweep(
             if tell:
                 tell(len(points) - len(missing) + done, len(points))
         results = collect(sweep.sweep, points, _all_of(store, keys))
-    table_path, page_path = (
-        out / f"{sweep.sweep.name}{suffix}" for suffix in (".parquet", ".html")
-    )
     answer = answer_of(results, sweep.scenario.base.slo)
     _write(answer, sweep.question, table_path, page_path, command)
     return SweepResult(answer, len(missing), table_path, page_path)
+
+
+def _refuse_foreign(table_path: Path, page_path: Path) -> None:
+    """Refuse to write over what is no sweep's, before anything runs."""
+    from kvsim.studies.sweep.table import is_table
+    from kvsim.traffic.page import is_page
+
+    for path, is_mine in ((table_path, is_table), (page_path, is_page)):
+        if path.exists() and not (path.is_file() and is_mine(path)):
+            what = "is there already, and kvsim did not write it; choose another --out or name"
+            raise InputError(Problem(what, str(path)))
 
 
 def _key(sweep: SweepFile, point: Point) -> str | Failure:

@@ -73,7 +73,7 @@ class Condition(Parameters):
     """Path that the sweep sets, or `variant`; of several, their product."""
     op: Literal["<", "<=", "==", "!=", ">=", ">"]
     """How they compare; YAML wants those with > in quotes."""
-    right: Number | bool | Printable | list[Printable]
+    right: Number | bool | Printable | list[Printable] | None
     """A value, another path that the sweep sets, or several whose product it is."""
 
 

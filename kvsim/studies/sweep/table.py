@@ -59,6 +59,15 @@ def write_table(results: Results, path: Path) -> None:
     pq.write_table(arrow_table(results), path, compression="zstd")
 
 
+def is_table(path: Path) -> bool:
+    """Tell whether a file is a sweep's table."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (pa.ArrowException, OSError):
+        return False
+    return b"sweep" in metadata and b"kvsim" in metadata
+
+
 def data_frame(results: Results) -> "pd.DataFrame":
     """Return the table as pandas'."""
     frame: pd.DataFrame = arrow_table(results).to_pandas()

@@ -10,6 +10,7 @@ from kvsim.studies.sweep.answer import Answer, ranked
 from kvsim.studies.sweep.names import metric_label, short_names, value_text
 from kvsim.studies.sweep.results import DONE
 
+_WIDEST = 16  # letters of a value where there is little room
 _BRIEF = {
     "usd_per_million_output_tokens": "$/1M out",
     "output_tokens_per_s": "output/s",
@@ -37,6 +38,7 @@ def point_rows(
     for place in shown:
         point = results.settings[place]
         cells = [value_text(point.changes[path]) for path in names]
+        cells = [_cut(cell) for cell in cells] if narrow else cells
         cells += [point.variant] if several else []
         cells += [verdict_word(answer, place) + _mark(answer, place, narrow)]
         cells += [_figure(answer, place, name, narrow) for name in answer.metrics]
@@ -65,7 +67,7 @@ def verdict_word(answer: Answer, place: int) -> str:
         return failures[0]
     met = results.met[place * count : (place + 1) * count]
     if all(each is None for each in met):
-        return "–"
+        return "ran"
     held = sum(each is True for each in met)
     return "met" if held == count else "missed" if held == 0 else f"{held} of {count}"
 
@@ -108,6 +110,10 @@ def _as_dict(interval: Interval | None) -> dict[str, float | None] | None:
     if interval is None:
         return None
     return {"mean": interval.mean, "low": interval.low, "high": interval.high}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
 def _figure(answer: Answer, place: int, name: str, narrow: bool) -> str:

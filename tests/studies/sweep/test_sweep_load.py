@@ -114,6 +114,16 @@ def test_a_value_that_no_condition_lets_in_is_no_part_of_the_sweep(folder):
     assert len(folder.load(text).points()) == 2
 
 
+def test_every_field_is_described():
+    from kvsim.studies.sweep.schema import Sweep
+
+    schema = Sweep.model_json_schema()
+    for part in (schema, *schema["$defs"].values()):
+        for name, field in part.get("properties", {}).items():
+            assert field["description"], name
+    assert set(schema["$defs"]["Range"]["properties"]) >= {"from", "to", "step", "count"}
+
+
 def test_a_scenario_that_is_not_there_or_wrong_is_told(folder):
     (folder.path / "bad.yaml").write_text("scenario: nowhere.yaml\naxes: {seed: [1, 2]}")
     from kvsim.studies.sweep.load import load_sweep

@@ -114,11 +114,15 @@ def test_a_refused_point_is_recorded_and_stops_no_other(folder):
 
 
 def test_values_that_do_not_go_together_are_refused_at_their_point(folder):
-    sizes = "engine.num_gpu_blocks_override: [null, 1000]"
-    text = f"axes: {{{sizes}, engine.kv_cache_memory_bytes: [null, 1000000000]}}\n"
+    sizes = "engine.num_gpu_blocks_override: [1000, null]"
+    text = f"axes: {{{sizes}, engine.kv_cache_memory_bytes: [1000000000, null]}}\n"
     result, ran = folder.run(text)
-    assert list(result.table["status"]) == ["done", "done", "done", "refused"]
+    assert list(result.table["status"]) == ["refused", "done", "done", "done"]
     assert len(ran) == 3
+    together = '{left: engine.num_gpu_blocks_override, op: "==", right: null}'
+    result, ran = folder.run(f"{text}where: [{together}]\n")
+    assert list(result.table["status"]) == ["done", "done"]
+    assert not ran
 
 
 def test_a_defect_and_a_death_are_told_apart_and_retried(folder, monkeypatch):
@@ -177,6 +181,17 @@ def test_a_store_that_is_none_is_told(folder, content):
     with pytest.raises(InputError, match=r"results.sqlite: results can't be kept here: "):
         folder.run(TWO_AXES)
     assert (out / STORE).read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["mine.parquet", "mine.html"])
+def test_what_kvsim_did_not_write_is_not_replaced(folder, name):
+    out = folder.path / "out"
+    out.mkdir()
+    (out / name).write_text("mine")
+    with pytest.raises(InputError, match=f"{name}: is there already, and kvsim did not write it"):
+        folder.run(TWO_AXES)
+    assert [path.name for path in out.iterdir()] == [name]
+    assert (out / name).read_text() == "mine"
 
 
 def test_a_foreign_table_is_no_store(folder):
