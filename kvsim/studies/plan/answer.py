@@ -8,7 +8,7 @@ from kvsim.metrics import finite_or_none
 from kvsim.metrics.catalog import format_figure, percent
 from kvsim.report.figure import Table
 from kvsim.studies.plan.fleet import Fleet, Why
-from kvsim.studies.plan.search import Plan, Skipped
+from kvsim.studies.plan.result import Plan, Skipped
 from kvsim.studies.plan.trial import Trial
 
 HOURS_A_MONTH = 730
