@@ -45,7 +45,7 @@ def simulate(
     """
     fleet, until_s = fleet_of(variant, replication), variant.scenario.max_simulated_s
     if until_s is None and compiled.pays(len(requests)):
-        from kvsim.engine.compiled.fleet import is_plain, run_compiled  # numba takes a while
+        from kvsim.engine.compiled.fleet import is_plain, run_compiled  # not all need it
 
         if is_plain(requests, fleet):
             return Simulated(*run_compiled(requests, fleet, sink, progress))

@@ -1,5 +1,7 @@
 """The compiled loop gives the rows of the replica's, bit for bit, wherever it is used."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.cluster import Cluster, Fleet
 from kvsim.engine.compiled import fleet as compiled
-from kvsim.engine.compiled import price
+from kvsim.engine.compiled import machine_code, pays, price
+from kvsim.engine.compiled.loop import advance
 from kvsim.engine.routers.least_tokens import LeastTokens
 from kvsim.engine.routers.random import Random
 from kvsim.engine.routers.round_robin import RoundRobin
@@ -43,11 +46,13 @@ def fleet_with(config, cost, replicas=1, routing=None, front_end=None):
     )
 
 
-def run_compiled(requests, config, cost, **options):
+def run_compiled(requests, config, cost, loop=None, **options):
     fleet = fleet_with(config, cost, **options)
     assert compiled.is_plain(requests, fleet)
     chunks = {name: [np.zeros((0, len(TABLES[name])), dtype=np.int64)] for name in TABLES}
-    totals, _ = compiled.run_compiled(requests, fleet, lambda name, rows: chunks[name].append(rows))
+    totals, _ = compiled.run_compiled(
+        requests, fleet, lambda name, rows: chunks[name].append(rows), loop=loop
+    )
     return {name: np.concatenate(rows) for name, rows in chunks.items()}, totals
 
 
@@ -196,16 +201,40 @@ def test_clients_that_wait_are_left_to_the_cluster():
 
 def test_it_is_loaded_once_that_pays(monkeypatch):
     monkeypatch.setattr(kvsim.engine.compiled, "_requests", 0)
-    few = kvsim.engine.compiled.LEAST_REQUESTS // 3
-    assert [kvsim.engine.compiled.pays(few) for _ in range(5)] == [False, False, False, True, True]
-    monkeypatch.setattr(kvsim.engine.compiled, "find_spec", lambda _: None)
-    assert not kvsim.engine.compiled.pays(10**9)
+    few, many = kvsim.engine.compiled.LEAST_REQUESTS, kvsim.engine.compiled.LEAST_TO_COMPILE
+    monkeypatch.setattr(machine_code, "is_kept", lambda: True)
+    assert [pays(few // 3) for _ in range(5)] == [False, False, False, True, True]
+    monkeypatch.setattr(machine_code, "is_kept", lambda: False)
+    assert [pays(many // 2) for _ in range(3)] == [False, True, True]
+    monkeypatch.setattr(machine_code, "is_installed", lambda: False)
+    assert not pays(10**9)
+
+
+def test_machine_code_does_what_its_source_does():
+    for seed in range(40):
+        requests, config, cost = plain(seed)
+        compiled_rows, _ = run_compiled(requests, config, cost)
+        rows, _ = run_compiled(requests, config, cost, loop=advance)
+        for table in TABLES:
+            assert np.array_equal(rows[table], compiled_rows[table])
+
+
+def test_a_process_that_runs_it_needs_no_numba():
+    code = """
+import sys
+from kvsim.engine.compiled import fleet, machine_code
+machine_code.load()
+assert "numba" not in sys.modules
+"""
+    machine_code.load()  # it is compiled by now
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=SCENARIOS.parent)
 
 
 def test_a_run_has_the_same_bytes(tmp_path, monkeypatch):
     """Whether it was compiled can't be told from what a run writes."""
     file = load_scenario(SCENARIOS.parent / "benchmarks" / "common_1000.yaml")
     variants = resolve_all(file)
+    machine_code.load()
     for folder, least in (("plain", 10**9), ("compiled", 0)):
         monkeypatch.setattr(kvsim.engine.compiled, "LEAST_REQUESTS", least)
         (tmp_path / folder).mkdir()

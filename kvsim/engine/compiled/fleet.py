@@ -15,7 +15,9 @@ from kvsim.engine.cluster import (
     Progress,
     RunTotals,
 )
+from kvsim.engine.compiled import machine_code
 from kvsim.engine.compiled.layout import Ints
+from kvsim.engine.compiled.machine_code import Advance
 from kvsim.engine.compiled.price import cost_arrays
 from kvsim.engine.compiled.replica import CompiledReplica
 from kvsim.engine.laws import Population, StepLaws
@@ -54,11 +56,16 @@ def is_plain(requests: RequestTable, fleet: Fleet) -> bool:
 
 
 def run_compiled(
-    requests: RequestTable, fleet: Fleet, sink: Sink, progress: Progress | None = None
+    requests: RequestTable,
+    fleet: Fleet,
+    sink: Sink,
+    progress: Progress | None = None,
+    loop: Advance | None = None,
 ) -> tuple[RunTotals, int]:
     """Run a request table on a fleet: a plain case.
 
-    Rows go to `sink` in chunks: those that `Cluster` writes, in its order.
+    Rows go to `sink` in chunks: those that `Cluster` writes, in its order. `loop` is the machine
+    code, unless it is told otherwise.
 
     Returns:
         What the run did, and the KV slots of one replica.
@@ -66,7 +73,7 @@ def run_compiled(
     Raises:
         BrokenLawError: kvsim contradicts itself.
     """
-    run = _Run(requests, fleet, sink, progress)
+    run = _Run(requests, fleet, sink, progress, loop or machine_code.load())
     return run.to_the_end(), run.kv_capacity_tokens
 
 
@@ -74,7 +81,12 @@ class _Run:
     """All replicas, and what of their rows has not been written."""
 
     def __init__(
-        self, requests: RequestTable, fleet: Fleet, sink: Sink, progress: Progress | None
+        self,
+        requests: RequestTable,
+        fleet: Fleet,
+        sink: Sink,
+        progress: Progress | None,
+        loop: Advance,
     ) -> None:
         self._requests, self._sink, self._progress = requests, sink, progress
         allocator = fleet.build_allocator(lambda _: 0)
@@ -83,7 +95,7 @@ class _Run:
         cost = cost_arrays(fleet.cost)
         assert cost is not None, "it is a plain case"
         self._replicas = [
-            CompiledReplica(index, fleet, allocator, cost, *sent.to(index, fleet, requests))
+            CompiledReplica(index, fleet, allocator, (loop, cost), *sent.to(index, fleet, requests))
             for index in range(fleet.replicas)
         ]
         self._rejected = np.flatnonzero(sent.replica < 0)  # in the order in which they came

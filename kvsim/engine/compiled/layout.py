@@ -112,3 +112,10 @@ class Replica(NamedTuple):
     steps: Ints  # rows of the steps table
     left: Ints  # request, time, steps scheduled by then: shape (n, 3)
     events: Ints  # rows of the events table
+
+
+# Of the arrays above; others have one.
+MORE_DIMENSIONS = {
+    **dict.fromkeys(("given", "life", "counts", "chunks", "steps", "left", "events", "group"), 2),
+    **dict.fromkeys(("members", "decode", "chunk"), 3),
+}

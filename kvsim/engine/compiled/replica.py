@@ -34,7 +34,7 @@ from kvsim.engine.compiled.layout import (
     Ints,
     Replica,
 )
-from kvsim.engine.compiled.loop import advance
+from kvsim.engine.compiled.machine_code import Advance
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.laws import Population
 from kvsim.errors import require
@@ -60,7 +60,13 @@ class CompiledReplica:
     """A replica that goes on until its rows should be written."""
 
     def __init__(
-        self, index: int, fleet: Fleet, pool: PagedPool, cost: Cost, rows: Ints, given: Ints
+        self,
+        index: int,
+        fleet: Fleet,
+        pool: PagedPool,
+        loop: tuple[Advance, Cost],
+        rows: Ints,
+        given: Ints,
     ) -> None:
         """Prepare.
 
@@ -68,13 +74,14 @@ class CompiledReplica:
             index: Its number.
             fleet: All replicas are alike.
             pool: An empty pool, for its size.
-            cost: What its steps cost.
+            loop: Decides, and what its steps cost.
             rows: The requests that come to it, by their rows in the request table.
             given: What is known of these, shape (GIVEN, requests).
         """
         self.index = index
         self.pauses = False  # until its rows are written; else it is done
-        self._cost, self._rows = cost, rows
+        self._advance, self._cost = loop
+        self._rows = rows
         self._written_steps = 0
         config, most = fleet.config, fleet.config.running_seqs
         self._blocks = pool.capacity_tokens // config.block_size
@@ -113,7 +120,7 @@ class CompiledReplica:
         if self.pauses and self.steps - self._written_steps >= chunk_steps:
             return
         while True:
-            outcome = advance(self._is, self._cost, self._written_steps + chunk_steps)
+            outcome = self._advance(self._is, self._cost, self._written_steps + chunk_steps)
             if outcome != FULL:
                 break
             self._make_room()
