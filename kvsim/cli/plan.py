@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from kvsim.studies.plan.candidates import Options
-    from kvsim.studies.plan.search import Plan
+    from kvsim.studies.plan.result import Plan
 
 MOST_VALUES = 100  # of one setting; more are rather a mistake
 

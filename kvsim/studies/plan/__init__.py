@@ -2,5 +2,5 @@
 
 `candidates` says what there is to choose from, `bounds` (with `step_floor`) what each needs at
 least, `trial` judges one fleet, `fleet` finds the fewest replicas, `search` the cheapest candidate;
-`answer`, `page` and `winner` tell it.
+the `result` is told by `answer`, `page` and `winner`.
 """

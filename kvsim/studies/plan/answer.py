@@ -8,7 +8,7 @@ from kvsim.metrics import finite_or_none
 from kvsim.metrics.catalog import format_figure, percent
 from kvsim.report.figure import Table
 from kvsim.studies.plan.fleet import Fleet, Why
-from kvsim.studies.plan.search import Plan, Skipped
+from kvsim.studies.plan.result import Plan, Skipped
 from kvsim.studies.plan.trial import Trial
 
 HOURS_A_MONTH = 730
@@ -192,15 +192,16 @@ def skipped_groups(plan: Plan) -> list[tuple[str, list[str]]]:
 def _group_of(skipped: Skipped) -> tuple[str, str]:
     label = skipped.candidate.label
     if skipped.usd_per_hour is None:
-        return f"Would not start: {skipped.message}", label
+        return "Would not start", f"{label}: {skipped.message}"
     what = f"{label} (${skipped.usd_per_hour:,.2f}/h)"
     reasons = {
         "dearer": "Can't be cheaper: proven to cost at least",
         "budget": "Time was up; proven to cost at least",
-        "refused": f"Can't serve this traffic: {skipped.message}",
-        "killed": f"Could not be simulated: {skipped.message}",
+        "refused": "Can't serve this traffic",
+        "killed": "Could not be simulated",
     }
-    return reasons[skipped.why], what
+    message = f": {skipped.message}" if skipped.message else ""
+    return reasons[skipped.why], what + message
 
 
 # For machines

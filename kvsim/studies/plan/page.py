@@ -26,7 +26,7 @@ from kvsim.studies.plan.answer import (
     skipped_groups,
 )
 from kvsim.studies.plan.fleet import Fleet
-from kvsim.studies.plan.search import Plan
+from kvsim.studies.plan.result import Plan
 from kvsim.studies.plan.trial import Target, Trial
 from kvsim.studies.plan.winner import winner_text
 from kvsim.units import format_duration

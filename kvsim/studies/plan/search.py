@@ -3,19 +3,20 @@
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 from kvsim.errors import BrokenLawError, InputError, Problem
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
-from kvsim.studies.plan.candidates import OF_ONE_LAYOUT, Candidate, Options, candidates_of
+from kvsim.studies.plan.candidates import Candidate, Options, candidates_of
 from kvsim.studies.plan.fleet import (
     Ask,
     Fleet,
     Least,
     work_on,
 )
+from kvsim.studies.plan.result import Plan, Skipped, WhyNot
 from kvsim.studies.plan.trial import Load
 from kvsim.study.kept import Kept
 from kvsim.study.point import Point
@@ -31,62 +32,6 @@ DEMANDS = (0.5, 1.5, 2.0)  # of the plan's, for which the winner's fleet is told
 _DEAREST = 4  # a candidate that is looked at for comparison may cost so many times the winner
 
 Tell = Callable[[int, int], None]  # candidates done, of how many
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A candidate of which no fleet was simulated.
-
-    Attributes:
-        candidate: What it is.
-        why: `dearer`: it is proven to cost no less than the winner; `budget`: time was up;
-            `refused`: it would not start, or can't serve these requests; `killed`: it took more
-            memory than there is.
-        usd_per_hour: Proven least cost, spare replicas included; None if it would not start.
-        message: What refused it.
-    """
-
-    candidate: Candidate
-    why: Literal["dearer", "budget", "refused", "killed"]
-    usd_per_hour: float | None
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The cheapest fleet, and what it was compared with.
-
-    Attributes:
-        file: The scenario.
-        options: What was asked.
-        random: Whether replications differ.
-        winner: The cheapest fleet that meets the SLO; None if none was found.
-        fleets: All candidates of which fleets were simulated, the winner first, then by cost.
-        skipped: The others.
-        demands: Factors of the demand → the winner's fleet there.
-        proven: Whether no candidate can be cheaper than the winner: none was left out for want of
-            time or memory.
-    """
-
-    file: ScenarioFile
-    options: Options
-    random: bool
-    winner: Fleet | None
-    fleets: Sequence[Fleet]
-    skipped: Sequence[Skipped]
-    demands: Sequence[tuple[float, Fleet]]
-    proven: bool
-
-    def usd_per_hour(self, fleet: Fleet, replicas: int) -> float:
-        """Return what a fleet costs whose load needs so many replicas; the spare ones count."""
-        return fleet.least.usd_per_hour(replicas + self.options.spare)
-
-    @property
-    def has_measured_kv_cache(self) -> bool:
-        """Whether the scenario gives a KV cache size that only its own layout can have."""
-        return any(
-            path in fleet.least.candidate.changes for fleet in self.fleets for path in OF_ONE_LAYOUT
-        )
 
 
 def find_plan(
@@ -295,9 +240,7 @@ class _Search:
         gpus = fleet.smallest * fleet.least.gpus
         return self._usd(place, fleet.smallest), gpus, place
 
-    def _skip(
-        self, place: int, why: Literal["dearer", "budget", "refused", "killed"], message: str = ""
-    ) -> None:
+    def _skip(self, place: int, why: WhyNot, message: str = "") -> None:
         least = self._leasts[place]
         usd = self._usd(place, least.replicas)
         self._skipped[place] = Skipped(least.candidate, why, usd, message)

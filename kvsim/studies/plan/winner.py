@@ -11,7 +11,7 @@ from kvsim.from_server.write import write_scenario
 from kvsim.model import model_files
 from kvsim.scenario.change import changed
 from kvsim.scenario.files import files_of
-from kvsim.studies.plan.search import Plan
+from kvsim.studies.plan.result import Plan
 from kvsim.studies.plan.trial import Load
 
 

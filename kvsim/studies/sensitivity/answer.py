@@ -57,6 +57,8 @@ def _change(end: End, metric: str) -> str:
     if end.change is None:
         return "–"
     half = end.change.half_width
+    if not end.change.mean and not half:
+        return "none"
     shown = _signed(end.change.mean, metric)
     return shown if half is None else f"{shown} ± {format_figure(metric, half)}"
 

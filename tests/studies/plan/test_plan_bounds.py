@@ -28,6 +28,11 @@ MODELS = {
     "affine": {"cost": {"kind": "affine", "fixed_ns": 1e6, "per_token_ns": 900, "per_seq_ns": 7e4,
                         "per_context_token_ns": 21}},
 }  # fmt: skip
+LONG_TAIL = (
+    "{arrivals: {kind: poisson, rate_per_s: 200}, num_requests: 600, lengths: {kind: lognormal, "
+    "prompt_mean_tokens: 50, prompt_cv: 0.5, output_mean_tokens: 100, output_cv: 3, "
+    "output_max_tokens: 2000}}"
+)
 SHARED = (
     "{arrivals: {kind: poisson, rate_per_s: 4}, num_requests: 60, prompts: {kind: sessions, "
     "turns_mean: 3, think_mean_s: 1, prefix_tokens: 200}, lengths: {kind: fixed, "
@@ -72,6 +77,30 @@ def test_no_step_is_below_the_floor(variant_of, name, data):
         least_ns = floor.step_ns + floor.token_ns * tokens + floor.seq_ns * seqs
         least_ns += floor.context_ns * sum(contexts) - floor.start_ns * len(contexts)
         assert took_ns >= least_ns * (1 - 1e-9) - 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_step_of_a_grid_is_below_the_floor(variant_of, name):
+    """Prefill alone at every corner of the price, decode alone at short and long contexts."""
+    variant = variant_of(name)
+    engine, cost = variant.engine, variant.cost
+    shapes = [
+        (tokens, seqs, 0, 0)
+        for tokens in (1, 2, 16, 17, 100, 128, 129, 256, 511, 512)
+        for seqs in range(1, engine.max_num_seqs + 1)
+    ]
+    shapes += [
+        (seqs, seqs, seqs, seqs * context)
+        for seqs in range(1, engine.max_num_seqs + 1)
+        for context in (1, 2, 3, 5, 9, 16, 40, 100, 128, 130, 700, 1500, engine.max_model_len)
+    ]
+    took_ns = np.array([cost.step_ns(*shape, 0.0) for shape in shapes])
+    tokens, seqs, decodes, contexts = np.array(shapes).T
+    for mean_context in (0.0, 10.0, 300.0, 4000.0):
+        for floor in step_floors(variant, mean_context):
+            least_ns = floor.step_ns + floor.token_ns * tokens + floor.seq_ns * seqs
+            least_ns = least_ns + floor.context_ns * contexts - floor.start_ns * decodes
+            assert (took_ns >= least_ns * (1 - 1e-9) - 2).all()
 
 
 def _work_and_busy(file, changes):
@@ -174,6 +203,17 @@ def test_bound_finds_the_peak_of_a_curve(folder):
     quiet = "{rate_per_s: 1, duration_s: 28}"
     assert least(busy) > 1
     assert least(f"{quiet}, {quiet}, {busy}") >= least(busy) - 1
+
+
+def test_the_dearest_requests_may_be_the_late_ones(folder):
+    """Half of the requests may be late: then as many replicas must do for the other half."""
+
+    def least(target):
+        file = scenario_file(folder, workload=LONG_TAIL, slo=f"{{e2e_{target}_s: 2}}")
+        ready = make_ready(file, Point())
+        return least_replicas(ready.variant, ready.requests, 1)
+
+    assert 1 < least("p90") < least("max")
 
 
 def test_a_slo_without_deadlines_bounds_nothing(folder):

@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from kvsim.errors import InputError
 from kvsim.scenario.load import load_scenario
@@ -12,7 +14,7 @@ from kvsim.studies.plan.answer import as_dict, candidate_table, sentences, skipp
 from kvsim.studies.plan.candidates import Options, candidates_of
 from kvsim.studies.plan.fleet import least_of
 from kvsim.studies.plan.page import build_page
-from kvsim.studies.plan.search import find_plan
+from kvsim.studies.plan.search import WAVE, find_plan
 from kvsim.studies.plan.trial import Load, judged
 from kvsim.studies.plan.winner import winner_text, write_winner
 from kvsim.study.here import Here
@@ -45,9 +47,11 @@ def plan(file):
     return find_plan(file, SMALL, Here(), True)
 
 
-@pytest.mark.parametrize("prices", [{}, {"h100_sxm": 9.0}, {"a100_sxm": 0.9, "h100_sxm": 1.9}])
-def test_plan_is_the_cheapest_of_all_fleets(file, prices):
-    options = replace(SMALL, prices=prices, spare=len(prices))
+@pytest.mark.parametrize("wave", [1, WAVE])
+@pytest.mark.parametrize("prices", [{"h100_sxm": 9.0}, {"a100_sxm": 0.9, "h100_sxm": 3.4}])
+def test_plan_is_the_cheapest_of_all_fleets(file, prices, wave, monkeypatch):
+    monkeypatch.setattr("kvsim.studies.plan.search.WAVE", wave)
+    options = replace(SMALL, prices=prices, spare=len(prices) - 1)
     load = Load(file, 1.0, options.replications)
     cheapest = []
     for candidate in candidates_of(file, options):
@@ -63,6 +67,28 @@ def test_plan_is_the_cheapest_of_all_fleets(file, prices):
     for skipped in found.skipped:
         assert usd <= skipped.usd_per_hour <= every[skipped.candidate.label]
     assert len(found.fleets) + len(found.skipped) == len(cheapest)
+
+
+def test_judgement_is_that_of_shares_by_hand(file, tmp_path):
+    """A target's share of late requests in each draw, and Student's interval of their mean."""
+    candidate = candidates_of(file, SMALL)[0]
+    ttft_s = []
+    for number in range(3):
+        point = Load(file, 1.0, 3).point(candidate, 1, number)
+        requests = run_point(file, point).tables["requests"]
+        ttft_s.append((requests["first_token_ns"] - requests["arrival_ns"]) / 1e9)
+    bound_s = float(np.quantile(ttft_s[0], 0.7))
+    shares = [float((draw > bound_s).mean()) for draw in ttft_s]
+    assert len(set(shares)) > 1
+    assert max(shares) < 0.9
+    slo = f"{{ttft_p10_s: {bound_s!r}}}"  # nine in ten may be late
+    trial = judged(Load(scenario_file(tmp_path, **BUSY | {"slo": slo}), 1.0, 3), candidate, 1)
+    target = trial.target("ttft_p10_s")
+    mean, error = np.mean(shares), stats.sem(shares)
+    assert target.excess == pytest.approx(mean / 0.9)
+    assert target.worse == pytest.approx((mean + stats.t.ppf(0.975, 2) * error) / 0.9)
+    assert trial.met == all(each.worse <= 1 for each in trial.targets)
+    assert trial.replications == 3
 
 
 def test_two_processes_find_the_same(file):
