@@ -25,7 +25,9 @@ _LONGER = 16  # times the pilot, at most
 _WARM_UPS = 10  # a run is at least so many times as long as its warm-up
 _EASIER = (1, 2, 4, 8)  # doublings down, before a search for a feasible load is given up
 _HARDER = 40  # doublings up
-_ROOM = 0.85  # of the precision: what replications are planned for
+_T_OF_TEN = 2.26  # standard errors that an interval of ten replications reaches
+_SAFETY = 2  # a few pilots hardly tell the spread: so many times the requests are planned
+_APART = 2  # precisions, of the pair at first
 _MOVES = 4  # of the pair of values between which the limit is told
 
 
@@ -160,9 +162,7 @@ class Search:
         wanted = self._precision_at(easy) * (2 if self.terms.confidence else 1)
         bisect = False
         while hard - easy > wanted and not self._late:
-            below, above = self.pilot(easy).distance, self.pilot(hard).distance
-            share = min(max(-below / (above - below), 0.1), 0.9) if above > below else 0.5
-            place = easy + (hard - easy) * (0.5 if bisect else share)
+            place = (easy + hard) / 2 if bisect else self._between(easy, hard)
             value = self.knob.tried(place)
             if value in (self.knob.tried(easy), self.knob.tried(hard)):
                 if not self.knob.whole or abs(self.knob.tried(hard) - self.knob.tried(easy)) <= 1:
@@ -176,6 +176,11 @@ class Search:
             bisect = hard - easy > before / 2
         return easy, hard
 
+    def _between(self, easy: float, hard: float) -> float:
+        """Return where the worst bound is crossed if its logarithm is linear, not next to an end."""
+        below, above = self.pilot(easy).distance, self.pilot(hard).distance
+        return easy + (hard - easy) * min(max(-below / (above - below), 0.1), 0.9)
+
     def _precision_at(self, place: float) -> float:
         """Return the width on the axis that the precision is."""
         if self.knob.logarithmic:
@@ -187,7 +192,7 @@ class Search:
     def _replicate(self, easy: float, hard: float) -> Found:
         """Add replications at a pair of values until the limit between them is precise."""
         requests, replications = self._plan(easy, hard)
-        pair = self._pair((easy + hard) / 2, max(hard - easy, self._precision_at(easy)))
+        pair = self._pair(self._between(easy, hard), _APART * self._precision_at(easy))
         moves = 0
         while True:
             first, second = self.look(pair, replications, requests)
@@ -201,23 +206,20 @@ class Search:
                 return self._found(found, places, stopped)
             else:
                 wider = found.width / self._precision_at(found.place)
-                more = replications * min(max(1.15 * wider**2, 1.25), 2.0)
+                more = replications * min(max((wider / _share(replications)) ** 2, 1.25), 4.0)
                 replications = min(int(np.ceil(more)), self.terms.max_replications)
 
     def _plan(self, easy: float, hard: float) -> tuple[int | None, int]:
         """Return how long runs should be, and how many, by the spread of the pilots."""
-        most = self.terms.max_replications
-        if self.terms.requests is None:
+        most, pilot = self.terms.max_replications, self.terms.requests
+        if pilot is None:
             return None, min(LEAST_REPLICATIONS, most)
-        below, above = self.pilot(easy), self.pilot(hard)
-        slope = max(above.distance - below.distance, 0.1) / max(hard - easy, 1e-9)
-        nearest = min((below, above), key=lambda one: abs(one.distance))
-        means = nearest.means[nearest.worst]
-        relative = float(means.std() / means.mean()) if np.all(np.isfinite(means)) and means.any() else 1.0
-        wanted = _ROOM * slope * self._precision_at(easy) / 2 / 2.3  # t of ten replications
-        pilot = self.terms.requests
-        total = max(relative, 0.05) ** 2 * pilot / wanted**2
-        length = max(total / LEAST_REPLICATIONS, pilot, _WARM_UPS * nearest.warmup)
+        ends = self.pilot(easy), self.pilot(hard)
+        slope = max(ends[1].distance - ends[0].distance, 0.1) / max(hard - easy, 1e-9)
+        wanted = slope * self._precision_at(easy) / 2 / _T_OF_TEN
+        total = max(_spread(one) for one in ends) ** 2 * pilot / wanted**2
+        warmup = max(one.warmup for one in ends)
+        length = max(_SAFETY * total / LEAST_REPLICATIONS, 2 * pilot, _WARM_UPS * warmup)
         length = round(min(length, _LONGER * pilot))
         return length, min(max(round(total / length), LEAST_REPLICATIONS), most)
 
@@ -233,7 +235,8 @@ class Search:
 
     def _enough(self, found: Crossing, replications: int) -> Reason | None:
         """Say why no more replications are needed, or may be made."""
-        if found.width <= self._precision_at(found.place) or self._told(found):
+        wanted = _share(replications) * self._precision_at(found.place)
+        if found.width <= wanted or self._told(found):
             return "precise"
         if self._late:
             return "budget"
@@ -271,3 +274,21 @@ class Search:
 
 def _finite(place: float) -> float | None:
     return place if np.isfinite(place) else None
+
+
+def _share(replications: int) -> float:
+    """Return which share of the precision an interval of so many replications must have.
+
+    Its width is random, too: a search that stops when it is narrow stops where the spread was
+    underestimated, and that is where the tail was. The relative error of a standard deviation is
+    about 1 / √n.
+    """
+    return 1 - replications**-0.5
+
+
+def _spread(pilots: Estimate) -> float:
+    """Return the relative spread of the worst bound's mean between pilot runs, guessed if unknown."""
+    means = pilots.means[pilots.worst]
+    if not np.all(np.isfinite(means)) or not means.mean() > 0:
+        return 1.0
+    return max(float(means.std() / means.mean()), 0.05)
