@@ -203,11 +203,11 @@ def _crossing_of(
 
     def end(sign: float) -> Callable[[float], float]:
         def excess(place: float) -> float:
-            mean = mean_at(place - left)
-            share = (mean - a.mean()) / (b.mean() - a.mean())
-            values = a + min(max(share, -1.0), 2.0) * (b - a)
+            inside = mean_at(min(max(place, left), right) - left)
+            values = a + (inside - a.mean()) / (b.mean() - a.mean()) * (b - a)
             spread = float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
-            return excess_at(mean, sign * quantile * spread)
+            mean = mean_at(place - left)  # beyond the two, the relative spread is that of the end
+            return excess_at(mean, sign * quantile * spread * mean / inside)
 
         return excess
 

@@ -18,15 +18,15 @@ from kvsim.studies.capacity.observe import Observed
 from kvsim.studies.capacity.simulation import Ask, Simulate
 
 PILOT_REPLICATIONS = 4
-LEAST_REPLICATIONS = 10  # behind an answer: with fewer, the spread of the means is hardly known
+LEAST_REPLICATIONS = 16  # behind an answer: with fewer, the spread of the means is hardly known
 _LEAST_BEYOND = 20.0  # requests that a pilot at its bound has beyond it
 _PILOT_REQUESTS = 1_000, 5_000  # at least, at most
-_LONGER = 16  # times the pilot, at most
-_WARM_UPS = 10  # a run is at least so many times as long as its warm-up
+_LEAST_LONGER, _LONGER = 2, 16  # times the pilot: runs behind an answer
+_WIDEST = 3.0  # precisions, where the width isn't known
+_WARM_UPS = 5  # a run is at least so many times as long as the warm-up of a pilot
 _EASIER = (1, 2, 4, 8)  # doublings down, before a search for a feasible load is given up
 _HARDER = 40  # doublings up
-_T_OF_TEN = 2.26  # standard errors that an interval of ten replications reaches
-_SAFETY = 2  # a few pilots hardly tell the spread: so many times the requests are planned
+_SAFETY = 1.5  # so many times the requests that the spread asks for
 _APART = 2  # precisions, of the pair at first
 _MOVES = 4  # of the pair of values between which the limit is told
 
@@ -191,8 +191,10 @@ class Search:
 
     def _replicate(self, easy: float, hard: float) -> Found:
         """Add replications at a pair of values until the limit between them is precise."""
-        requests, replications = self._plan(easy, hard)
         pair = self._pair(self._between(easy, hard), _APART * self._precision_at(easy))
+        replications, requests = self._enough_replications, self.terms.requests
+        if requests is not None:
+            pair, requests = self._rehearse(pair)
         moves = 0
         while True:
             first, second = self.look(pair, replications, requests)
@@ -209,19 +211,27 @@ class Search:
                 more = replications * min(max((wider / _share(replications)) ** 2, 1.25), 4.0)
                 replications = min(int(np.ceil(more)), self.terms.max_replications)
 
-    def _plan(self, easy: float, hard: float) -> tuple[int | None, int]:
-        """Return how long runs should be, and how many, by the spread of the pilots."""
-        most, pilot = self.terms.max_replications, self.terms.requests
-        if pilot is None:
-            return None, min(LEAST_REPLICATIONS, most)
-        ends = self.pilot(easy), self.pilot(hard)
-        slope = max(ends[1].distance - ends[0].distance, 0.1) / max(hard - easy, 1e-9)
-        wanted = slope * self._precision_at(easy) / 2 / _T_OF_TEN
-        total = max(_spread(one) for one in ends) ** 2 * pilot / wanted**2
-        warmup = max(one.warmup for one in ends)
-        length = max(_SAFETY * total / LEAST_REPLICATIONS, 2 * pilot, _WARM_UPS * warmup)
-        length = round(min(length, _LONGER * pilot))
-        return length, min(max(round(total / length), LEAST_REPLICATIONS), most)
+    def _rehearse(self, pair: tuple[float, float]) -> tuple[tuple[float, float], int]:
+        """Return a better pair, and how long runs have to be, by as many short runs as needed.
+
+        These runs tell the spread; those that give the answer are others, longer ones: the same
+        runs would have stopped the search where they underestimate it.
+        """
+        pilot = self.terms.requests
+        assert pilot is not None, "only where the length may be chosen"
+        first, second = self.look(pair, self._enough_replications, pilot)
+        places = self.knob.place(first.value), self.knob.place(second.value)
+        found = crossing((places[0], first), (places[1], second))
+        wider = found.width / self._precision_at(places[0])
+        wider = wider if np.isfinite(wider) else _WIDEST
+        length = max(
+            _SAFETY * wider**2 * pilot, _LEAST_LONGER * pilot, _WARM_UPS * max(first.warmup, second.warmup)
+        )
+        return self._moved(found, places) or pair, round(min(length, _LONGER * pilot))
+
+    @property
+    def _enough_replications(self) -> int:
+        return min(LEAST_REPLICATIONS, self.terms.max_replications)
 
     def _pair(self, middle: float, width: float) -> tuple[float, float]:
         """Return two places around one, of which the values differ, within what may be tried."""
@@ -284,11 +294,3 @@ def _share(replications: int) -> float:
     about 1 / √n.
     """
     return 1 - replications**-0.5
-
-
-def _spread(pilots: Estimate) -> float:
-    """Return the relative spread of the worst bound's mean between pilot runs, guessed if unknown."""
-    means = pilots.means[pilots.worst]
-    if not np.all(np.isfinite(means)) or not means.mean() > 0:
-        return 1.0
-    return max(float(means.std() / means.mean()), 0.05)

@@ -4,7 +4,6 @@ A request of one output token is one step that lasts as long as its prompt is. `
 the engine would, bit for bit, by the recursions of Lindley and of Kiefer and Wolfowitz.
 """
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,33 +47,30 @@ class Queue:
         return self._rows[rng.integers(0, len(self._rows), count)] * TOKEN_NS
 
     def waits_ns(self, arrivals: np.ndarray, services: np.ndarray) -> np.ndarray:
+        """Waits of runs of equal length, one a row."""
         if self.servers == 1:  # Lindley, with the minimum of the sums so far instead of a loop
-            before = np.cumsum(services) - services
-            return before - arrivals + np.maximum.accumulate(arrivals - before)
-        return _kiefer_wolfowitz(arrivals.tolist(), services.tolist(), self.servers)
+            before = np.cumsum(services, axis=1) - services
+            return before - arrivals + np.maximum.accumulate(arrivals - before, axis=1)
+        return _kiefer_wolfowitz(arrivals, services, self.servers)
 
     def simulate(self, question: Question, seed: int, asks: Sequence[Ask]) -> list[Observed]:
-        return [self._once(question, seed, ask) for ask in asks]
-
-    def _once(self, question: Question, seed: int, ask: Ask) -> Observed:
-        rng = stream(seed, "arrivals", ask.replication)
-        drawn = Poisson(rate_per_s=ask.value).arrivals(ask.requests, None, rng)
-        services = self.services_ns(seed, ask.replication, ask.requests)
-        admitted = drawn.times_ns + self.waits_ns(drawn.times_ns, services)
-        ones = np.ones_like(services)
-        requests = {
-            "class": 0 * ones,
-            "arrival_ns": drawn.times_ns,
-            "queued_ns": drawn.times_ns,
-            "admitted_ns": admitted,
-            "first_token_ns": admitted + services,
-            "finish_ns": admitted + services,
-            "output_tokens": ones,
-            "outcome": FINISHED * ones,
-        }
-        slo = question.file.base.slo
-        context = RunContext(drawn.horizon_ns, 0, 0.0, 1, slo=slo)
-        return observe({"requests": requests}, question.bounds, context, question.steady)
+        if not asks:
+            return []
+        drawn = [
+            Poisson(rate_per_s=ask.value).arrivals(
+                ask.requests, None, stream(seed, "arrivals", ask.replication)
+            )
+            for ask in asks
+        ]
+        arrivals = np.array([one.times_ns for one in drawn])
+        services = np.array(
+            [self.services_ns(seed, ask.replication, ask.requests) for ask in asks]
+        )
+        admitted = arrivals + self.waits_ns(arrivals, services)
+        return [
+            _observed(question, one.horizon_ns, *rows)
+            for one, *rows in zip(drawn, arrivals, admitted, admitted + services, strict=True)
+        ]
 
     def beyond(self, rate_per_s: float, wait_s: float) -> float:
         """Probability that a request waits longer."""
@@ -88,13 +84,35 @@ class Queue:
         return _root(lambda wait: share - self.beyond(rate_per_s, wait), 0.0, 200.0)
 
 
-def _kiefer_wolfowitz(arrivals: list[int], services: list[int], servers: int) -> np.ndarray:
-    free, waits = [0] * servers, []
-    for arrival, service in zip(arrivals, services, strict=True):
-        start = max(arrival, free[0])
-        waits.append(start - arrival)
-        heapq.heapreplace(free, start + service)
-    return np.array(waits, dtype=np.int64)
+def _observed(question, horizon_ns, arrivals, admitted, finished) -> Observed:
+    ones = np.ones_like(arrivals)
+    requests = {
+        "class": 0 * ones,
+        "arrival_ns": arrivals,
+        "queued_ns": arrivals,
+        "admitted_ns": admitted,
+        "first_token_ns": finished,
+        "finish_ns": finished,
+        "output_tokens": ones,
+        "outcome": FINISHED * ones,
+    }
+    context = RunContext(horizon_ns, 0, 0.0, 1, slo=question.file.base.slo)
+    return observe({"requests": requests}, question.bounds, context, question.steady)
+
+
+def _kiefer_wolfowitz(arrivals: np.ndarray, services: np.ndarray, servers: int) -> np.ndarray:
+    """Waits behind one queue, of all rows at once: who comes takes the server that is free first."""
+    free = [np.zeros(len(arrivals), dtype=np.int64) for _ in range(servers)]  # in rising order
+    waits = np.empty_like(arrivals.T)
+    for place, (arrival, service) in enumerate(zip(arrivals.T.copy(), services.T.copy(), strict=True)):
+        start = np.maximum(arrival, free[0])
+        waits[place] = start - arrival
+        end = start + service
+        for server in range(servers - 1):
+            free[server] = np.minimum(free[server + 1], end)
+            end = np.maximum(free[server + 1], end)
+        free[-1] = end
+    return waits.T
 
 
 def _waits_md1(rate: float, wait: float) -> float:
