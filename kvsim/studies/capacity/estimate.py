@@ -3,8 +3,9 @@
 All is told as an excess: the mean over what is allowed, 1 at the bound. Shares and latencies grow by
 factors as a load grows, so they are interpolated in their logarithm.
 
-Means of rare events are skewed: their interval by Student's t is too low. Its upper end is taken in
-the logarithm, mean × exp(half / mean), the lower one as it is.
+Means of rare events are skewed: an interval by Student's t is too low, most of all where few events
+made both mean and spread small. The spread of such means is in proportion to what they estimate: the
+upper end m is where m − mean is the share half / mean of m itself. The lower end is Student's.
 """
 
 import math
@@ -21,6 +22,7 @@ from kvsim.studies.capacity.observe import Floats, Observed
 # MSER-5 weighs bias against variance, and of a queue with heavy traffic it cuts too little: its
 # empty beginning hides in the noise.
 LEAST_WARM_UP = 0.1  # of a run
+_MOST_RELATIVE = 0.95  # half-width over mean; beyond it nothing is known
 _ZERO_OF = 3.0  # of n independent requests none: the share is at most 3 / n, with 95 % confidence
 _FAR = 3.0  # excess in logarithms from which on it only counts that it is far
 _BISECTIONS = 60
@@ -144,8 +146,8 @@ def _excess(
         return mean / allowed, (mean - half) / allowed, (mean + half) / allowed
     if mean <= 0:
         return 0.0, 0.0, _ZERO_OF / max(count, 1) / allowed
-    factor = math.exp(half / mean)  # of means of few rare events the upper end is the longer one
-    return mean / allowed, max(mean - half, 0.0) / allowed, mean / allowed * factor
+    low, high = (math.exp(_log_excess(mean / allowed, way * half / mean)) for way in (-1, 1))
+    return mean / allowed, low, high
 
 
 # Between two values
@@ -241,11 +243,11 @@ def _curve(
 def _log_excess(excess: float, relative: float) -> float:
     """Return the logarithm of an excess that is moved by its relative half-width, up or down.
 
-    As in `_excess` the way up is in the logarithm, the way down is not.
+    The way up is the longer one: there the spread is that share of the end, not of the mean.
     """
     if relative >= 0:
-        return math.log(excess) + min(relative, 30.0)
-    return math.log(excess) + math.log(max(1 + relative, 1e-12))
+        return math.log(excess) - math.log(1 - min(relative, _MOST_RELATIVE))
+    return math.log(excess) + math.log(1 - min(-relative, _MOST_RELATIVE))
 
 
 def _by_steps(
