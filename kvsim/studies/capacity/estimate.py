@@ -1,11 +1,11 @@
 """What the replications at one value say of each bound, and where a bound is crossed between two.
 
-All is told as an excess: the mean over what is allowed, 1 at the bound. Shares and latencies grow by
-factors as a load grows, so they are interpolated in their logarithm.
+All is told as an excess: the mean over what is allowed, 1 at the bound. Shares and latencies grow
+by factors as a load grows, so they are interpolated in their logarithm.
 
 Means of rare events are skewed: an interval by Student's t is too low, most of all where few events
-made both mean and spread small. The spread of such means is in proportion to what they estimate: the
-upper end m is where m − mean is the share half / mean of m itself. The lower end is Student's.
+made both mean and spread small. The spread of such means is in proportion to what they estimate:
+the upper end m is where m − mean is the share half / mean of m itself. The lower end is Student's.
 """
 
 import math
@@ -208,8 +208,10 @@ def _crossing_of(
             inside = mean_at(min(max(place, left), right) - left)
             values = a + (inside - a.mean()) / (b.mean() - a.mean()) * (b - a)
             spread = float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
-            mean = mean_at(place - left)  # beyond the two, the relative spread is that of the end
-            return excess_at(mean, sign * quantile * spread * mean / inside)
+            mean = mean_at(place - left)
+            if bound.kind != "growth":  # beyond the two, the relative spread is that of the end
+                spread *= mean / inside
+            return excess_at(mean, sign * quantile * spread)
 
         return excess
 

@@ -4,9 +4,10 @@ Which values are tried depends on results alone, so the same scenario gives the 
 machine, unless a budget of time ends the search.
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +22,7 @@ PILOT_REPLICATIONS = 4
 LEAST_REPLICATIONS = 16  # behind an answer: with fewer, the spread of the means is hardly known
 _LEAST_BEYOND = 20.0  # requests that a pilot at its bound has beyond it
 _PILOT_REQUESTS = 1_000, 5_000  # at least, at most
-_LEAST_LONGER, _LONGER = 2, 16  # times the pilot: runs behind an answer
+_LEAST_LONGER, _LONGER = 2, 8  # times the pilot: runs behind an answer
 _WIDEST = 3.0  # precisions, where the width isn't known
 _WARM_UPS = 5  # a run is at least so many times as long as the warm-up of a pilot
 _EASIER = (1, 2, 4, 8)  # doublings down, before a search for a feasible load is given up
@@ -97,7 +98,9 @@ class Search:
             at_easy, at_hard = self.pilot(easy), self.pilot(hard)
             bound = self.bounds[at_hard.worst]
             exact = at_easy.confidence is None
-            return Found(easy if exact or at_easy.status == "met" else None, easy, hard, bound, stopped)
+            return Found(
+                easy if exact or at_easy.status == "met" else None, easy, hard, bound, stopped
+            )
         return self._replicate(easy, hard)
 
     # Looking at values
@@ -177,7 +180,7 @@ class Search:
         return easy, hard
 
     def _between(self, easy: float, hard: float) -> float:
-        """Return where the worst bound is crossed if its logarithm is linear, not next to an end."""
+        """Return where the worst bound is crossed, told by its logarithm; not next to an end."""
         below, above = self.pilot(easy).distance, self.pilot(hard).distance
         return easy + (hard - easy) * min(max(-below / (above - below), 0.1), 0.9)
 
@@ -225,7 +228,9 @@ class Search:
         wider = found.width / self._precision_at(places[0])
         wider = wider if np.isfinite(wider) else _WIDEST
         length = max(
-            _SAFETY * wider**2 * pilot, _LEAST_LONGER * pilot, _WARM_UPS * max(first.warmup, second.warmup)
+            _SAFETY * wider**2 * pilot,
+            _LEAST_LONGER * pilot,
+            _WARM_UPS * max(first.warmup, second.warmup),
         )
         return self._moved(found, places) or pair, round(min(length, _LONGER * pilot))
 
@@ -279,7 +284,8 @@ class Search:
             return Found(places[1], None, None, bound, "range")
         if found.high == -np.inf:
             return Found(None, None, places[0], bound, "never")
-        return Found(*map(_finite, (found.low, found.place, found.high)), bound, stopped)
+        easy, middle, hard = map(_finite, (found.low, found.place, found.high))
+        return Found(easy, middle, hard, bound, stopped)
 
 
 def _finite(place: float) -> float | None:
@@ -293,4 +299,4 @@ def _share(replications: int) -> float:
     underestimated, and that is where the tail was. The relative error of a standard deviation is
     about 1 / √n.
     """
-    return 1 - replications**-0.5
+    return 1 - 1 / math.sqrt(replications)

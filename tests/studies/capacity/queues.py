@@ -24,7 +24,7 @@ MEAN_TOKENS = 10_000  # a service lasts a second on average
 
 
 def exponential_rows(count: int = 20_000) -> np.ndarray:
-    """Prompt lengths whose empirical law is the exponential law's, by the middles of its quantiles."""
+    """Prompt lengths whose empirical law is the exponential one: middles of its quantiles."""
     middles = (np.arange(count) + 0.5) / count
     return np.maximum(np.rint(-np.log1p(-middles) * MEAN_TOKENS), 1).astype(np.int64)
 
@@ -63,9 +63,7 @@ class Queue:
             for ask in asks
         ]
         arrivals = np.array([one.times_ns for one in drawn])
-        services = np.array(
-            [self.services_ns(seed, ask.replication, ask.requests) for ask in asks]
-        )
+        services = np.array([self.services_ns(seed, ask.replication, ask.requests) for ask in asks])
         admitted = arrivals + self.waits_ns(arrivals, services)
         return [
             _observed(question, one.horizon_ns, *rows)
@@ -104,7 +102,9 @@ def _kiefer_wolfowitz(arrivals: np.ndarray, services: np.ndarray, servers: int) 
     """Waits behind one queue, of all rows at once: who comes takes the server that is free first."""
     free = [np.zeros(len(arrivals), dtype=np.int64) for _ in range(servers)]  # in rising order
     waits = np.empty_like(arrivals.T)
-    for place, (arrival, service) in enumerate(zip(arrivals.T.copy(), services.T.copy(), strict=True)):
+    for place, (arrival, service) in enumerate(
+        zip(arrivals.T.copy(), services.T.copy(), strict=True)
+    ):
         start = np.maximum(arrival, free[0])
         waits[place] = start - arrival
         end = start + service
