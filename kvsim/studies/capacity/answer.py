@@ -22,6 +22,7 @@ class Trial:
             the bound, for a mean the mean in seconds; None where no request has such a value.
         latencies_s: Percentiles of latencies, for the picture: `ttft_p50_s` and others.
         goodput_per_s: Requests/s that finished within every bound.
+        figure: The metric that is to be best, where one is.
         refusal: Why such a server would not start; empty if it does.
     """
 
@@ -33,6 +34,7 @@ class Trial:
     means: Mapping[str, float | None]
     latencies_s: Mapping[str, float | None]
     goodput_per_s: float | None
+    figure: float | None = None
     refusal: str = ""
 
 
@@ -46,15 +48,16 @@ class Tried:
         status: `met` only if the worse end of every target's interval is within its bound, `missed`
             only if the better end of one isn't, `unstable` if the queue still grows at the end.
         worst: The target that is nearest to its bound, or furthest beyond.
-        excess: Its mean over what is allowed: 1 at the bound; None: beyond all numbers, or no value.
-        low, high: Interval of the excess; None with fewer than two replications.
+        mean: Its mean over what is allowed: 1 at the bound; None: beyond all numbers, or no value.
+            Where a metric is to be best, that metric.
+        low, high: Interval of this mean.
     """
 
     value: float
     replications: int
     status: Status
     worst: str
-    excess: float | None
+    mean: float | None
     low: float | None
     high: float | None
 

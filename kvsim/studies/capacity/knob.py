@@ -99,7 +99,8 @@ def load_of(scenario: Scenario, start: float | None = None, end: float | None = 
 
     Args:
         scenario: Has the arrivals.
-        start, end: Range that is tried; None: as far as the search has to go.
+        start: Smallest value that is tried; None: as far down as the search has to go.
+        end: Largest value that is tried; None: as far up.
 
     Raises:
         InputError: The arrivals can't be scaled.
@@ -152,7 +153,7 @@ def _field(source: Source) -> str:
     assert arrivals is not None, "checked when the workload was read"
     if arrivals.kind in {"bursts", "stages"}:
         return arrivals.kind
-    found = [name for name in reversed(_SCALED) if name in type(arrivals).model_fields]
+    found = [name for name in reversed(_SCALED) if name in _field_names(arrivals)]
     if not found:
         path = f"workload.{f'classes.{source.name}.' if source.name else ''}arrivals"
         raise InputError(
@@ -163,6 +164,10 @@ def _field(source: Source) -> str:
             )
         )
     return found[0]
+
+
+def _field_names(arrivals: Any) -> Sequence[str]:
+    return list(type(arrivals).model_fields)
 
 
 def _scaled(sources: Sequence[Source], factor: float) -> Mapping[str, Any]:
@@ -241,7 +246,8 @@ def knob_at(
     Args:
         path: As in `kvsim.scenario.change`.
         written: The value in the scenario, None if it has none.
-        start, end: Range that is tried.
+        start: Smallest value that is tried.
+        end: Largest value that is tried.
         smallest: The smallest value is asked for: larger values are easier.
 
     Raises:
@@ -252,7 +258,7 @@ def knob_at(
     if not start < end or not all(map(math.isfinite, (start, end))):
         raise InputError(Problem(f"the range {start:g} to {end:g} holds nothing", path=path))
     whole = float(start).is_integer() and float(end).is_integer() and not isinstance(written, float)
-    first = float(written) if isinstance(written, int | float) else start
+    first = start if written is None else float(written)
     first = first if start <= first <= end else start
     changes = partial(_set, path, whole)
     return Knob(path, "", first, start, end, whole, not smallest, changes, True)
