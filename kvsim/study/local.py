@@ -8,8 +8,10 @@ import signal
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -91,7 +93,8 @@ class Local:
     def _send(self, item: bytes, work: bytes | None, outcome: "Future[Any]") -> None:
         assert self._pool is not None, "started first"
         try:
-            future = self._pool.submit(_attempt, self._name, work, item)
+            with _interrupts_held():
+                future = self._pool.submit(_attempt, self._name, work, item)
         except RuntimeError:  # it broke since the last look, or was stopped
             self._broken = True
             outcome.set_exception(DeadWorkerError())
@@ -116,6 +119,19 @@ class Local:
                 outcome.set_exception(error)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let a process that is started meanwhile never see an interrupt from the keyboard."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # In a worker
 
 _MOST_WORKS = 4  # that are remembered
@@ -131,8 +147,10 @@ def _begin(leash: Connection, begun: Connection) -> None:
 
 def _end_with(leash: Connection) -> None:
     """Leave nothing behind: wait until the other end is closed, which may have been killed."""
-    leash.poll(None)
-    os._exit(1)
+    try:
+        leash.poll(None)
+    finally:
+        os._exit(1)
 
 
 def _attempt(name: str, work: bytes | None, item: bytes) -> bytes | None:

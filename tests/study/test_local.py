@@ -197,6 +197,19 @@ def test_an_interrupted_driver_leaves_no_process_behind(
     assert "BrokenProcessPool" not in err
 
 
+def test_an_interrupt_while_workers_start_is_told_once(tmp_path: Path) -> None:
+    loud = DRIVER.replace("signal.signal(signal.SIGTERM", "signal.signal(signal.SIGINT")
+    driver = started(tmp_path, loud)
+    deadline = time.monotonic() + 60
+    children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children")
+    while children.exists() and len(children.read_text().split()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.killpg(driver.pid, signal.SIGINT)
+    _, err = driver.communicate(timeout=20)
+    assert err == "interrupted\n"
+
+
 UNGUARDED = """
     from operator import add
     from kvsim.errors import InputError
