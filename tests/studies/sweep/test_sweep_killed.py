@@ -9,6 +9,7 @@ import time
 import pytest
 
 from kvsim.studies.sweep.load import load_sweep
+from kvsim.studies.sweep.outcome import Outcome
 from kvsim.studies.sweep.run import run_sweep
 from kvsim.studies.sweep.store import STORE, opened
 from kvsim.study.here import Here
@@ -76,8 +77,6 @@ def test_sweeps_share_a_directory_at_the_same_time(folder):
 def test_results_are_there_as_soon_as_they_are_put(folder):
     folder.run(LONG.replace("12}", "2}"))
     with opened(folder.path / "out" / STORE) as store, opened(folder.path / "out" / STORE) as other:
-        from kvsim.studies.sweep.outcome import Outcome
-
         result = Outcome(None, "Nothing.", {"ttft_p99_s": 0.1 + 0.2})
         store.put("k", result)
         assert other.status("k") == "done"

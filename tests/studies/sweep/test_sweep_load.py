@@ -1,8 +1,12 @@
 """Mistakes in a sweep file: each with its place, all in one go, before anything runs."""
 
+from pathlib import Path
+
 import pytest
 
 from kvsim.errors import InputError
+from kvsim.studies.sweep.load import load_sweep
+from kvsim.studies.sweep.schema import Sweep
 
 RATE = "workload.arrivals.rate_per_s"
 
@@ -115,8 +119,6 @@ def test_a_value_that_no_condition_lets_in_is_no_part_of_the_sweep(folder):
 
 
 def test_every_field_is_described():
-    from kvsim.studies.sweep.schema import Sweep
-
     schema = Sweep.model_json_schema()
     for part in (schema, *schema["$defs"].values()):
         for name, field in part.get("properties", {}).items():
@@ -126,10 +128,19 @@ def test_every_field_is_described():
 
 def test_a_scenario_that_is_not_there_or_wrong_is_told(folder):
     (folder.path / "bad.yaml").write_text("scenario: nowhere.yaml\naxes: {seed: [1, 2]}")
-    from kvsim.studies.sweep.load import load_sweep
-
     with pytest.raises(InputError, match=r"bad.yaml:1: scenario: there is no file 'nowhere.yaml'"):
         load_sweep(folder.path / "bad.yaml")
     (folder.path / "scenario.yaml").write_text("model: nothing\n")
     with pytest.raises(InputError, match=r"scenario.yaml:1: model: "):
         folder.load("axes: {seed: [1, 2]}")
+
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = [*(ROOT / "scenarios" / "sweeps").glob("*.yaml"), ROOT / "benchmarks" / "sweep.yaml"]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_shipped_sweeps_say_what_they_ask_and_load(path):
+    sweep = load_sweep(path)
+    assert sweep.question.endswith("?")
+    assert len(sweep.points()) == sweep.largest_size
