@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from kvsim.cli.calibrate import calibrate
+from kvsim.cli.capacity import capacity
 from kvsim.cli.catalog import catalog
 from kvsim.cli.conform import conform
 from kvsim.cli.init import init
@@ -39,6 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(capacity)
 app.command()(init)
 app.command()(trace)
 app.command()(memory)

@@ -46,15 +46,15 @@ class Tried:
         status: `met` only if the worse end of every target's interval is within its bound, `missed`
             only if the better end of one isn't, `unstable` if the queue still grows at the end.
         worst: The target that is nearest to its bound, or furthest beyond.
-        excess: Its mean over what is allowed: 1 at the bound; None: beyond all numbers, or no value.
-        low, high: Interval of the excess; None with fewer than two replications.
+        mean: Its mean over what is allowed: 1 at the bound; None: beyond all numbers, or no value.
+        low, high: Interval of this mean.
     """
 
     value: float
     replications: int
     status: Status
     worst: str
-    excess: float | None
+    mean: float | None
     low: float | None
     high: float | None
 
@@ -76,6 +76,9 @@ class CapacityAnswer:
         stopped: Why the search ended.
         sentence: The answer in words.
         notes: What has to be known of it: how long the runs were, what was left out.
+        rising: Whether larger values are harder to serve.
+        slo: The targets, with the classes that they are of.
+        allowed: What each mean may be, by the name of its target; see `Trial.means`.
         tried: Every value that was tried, in rising order.
         trials: Every simulation.
     """
@@ -91,6 +94,9 @@ class CapacityAnswer:
     stopped: Reason
     sentence: str
     notes: Sequence[str]
+    rising: bool
+    slo: Mapping[str, float]
+    allowed: Mapping[str, float]
     tried: Sequence[Tried]
     trials: Sequence[Trial]
 

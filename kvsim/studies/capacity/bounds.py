@@ -16,7 +16,7 @@ from kvsim.metrics.catalog import latency_and_statistic
 from kvsim.metrics.latency import FINISHED, request_latency
 from kvsim.metrics.slo import meets_bounds, request_bounds_s
 from kvsim.scenario.schema import Scenario
-from kvsim.tables import ChosenRows, Columns
+from kvsim.tables import Columns
 
 Kind = Literal["beyond", "mean", "largest", "failed", "not_good", "growth"]
 GROWTH = "steady queue"
@@ -58,6 +58,7 @@ class Bound:
 
         ITL has values of gaps and not of requests: see `kvsim.studies.capacity.observe`.
         """
+        found: NDArray[np.float64]
         if self.kind == "failed":
             found = (requests["outcome"] != FINISHED).astype(np.float64)
         elif self.kind == "not_good":
@@ -86,15 +87,13 @@ def bounds_of(
         InputError: There is no target, or one that means nothing in a steady state.
     """
     names = list(scenario.workload.class_names)
-    parts = [("", None, scenario.slo or {})]
+    parts: list[tuple[str, int | None, Mapping[str, float]]] = [("", None, scenario.slo or {})]
     parts += [(f"{name}: ", names.index(name), slo) for name, slo in scenario.class_slos.items()]
-    found = [
-        bound
-        for prefix, code, slo in parts
-        for bound in _of_slo(slo, prefix, code, goodput)
-    ]
+    found = [bound for prefix, code, slo in parts for bound in _of_slo(slo, prefix, code, goodput)]
     if not found:
-        raise InputError(Problem("say what a feasible load has to meet, such as ttft_p99_s", path="slo"))
+        raise InputError(
+            Problem("say what a feasible load has to meet, such as ttft_p99_s", path="slo")
+        )
     largest = [bound.name for bound in found if bound.kind == "largest" and steady]
     if largest:
         raise InputError(

@@ -67,6 +67,14 @@ class Knob:
             return float(round(value))
         return min(max(float(f"{value:.{_DIGITS}g}"), self.least), self.most)
 
+    def snapped(self, place: float) -> float:
+        """Return the place of the value that is tried for a place."""
+        return self.place(self.tried(place))
+
+    def inwards(self, value: float) -> float:
+        """Return the whole value for one between two: the easier, since the other is beyond it."""
+        return float(math.floor(value + 1e-9) if self.rising else math.ceil(value - 1e-9))
+
     @property
     def ends(self) -> tuple[float, float]:
         """Places of the easiest and of the hardest value."""
@@ -99,7 +107,8 @@ def load_of(scenario: Scenario, start: float | None = None, end: float | None = 
 
     Args:
         scenario: Has the arrivals.
-        start, end: Range that is tried; None: as far as the search has to go.
+        start: Smallest value that is tried; None: as far down as the search has to go.
+        end: Largest value that is tried; None: as far up.
 
     Raises:
         InputError: The arrivals can't be scaled.
@@ -152,7 +161,7 @@ def _field(source: Source) -> str:
     assert arrivals is not None, "checked when the workload was read"
     if arrivals.kind in {"bursts", "stages"}:
         return arrivals.kind
-    found = [name for name in reversed(_SCALED) if name in type(arrivals).model_fields]
+    found = [name for name in reversed(_SCALED) if name in _field_names(arrivals)]
     if not found:
         path = f"workload.{f'classes.{source.name}.' if source.name else ''}arrivals"
         raise InputError(
@@ -163,6 +172,10 @@ def _field(source: Source) -> str:
             )
         )
     return found[0]
+
+
+def _field_names(arrivals: Any) -> Sequence[str]:
+    return list(type(arrivals).model_fields)
 
 
 def _scaled(sources: Sequence[Source], factor: float) -> Mapping[str, Any]:
@@ -234,14 +247,15 @@ def _weight(source: Source) -> float:
 
 
 def knob_at(
-    path: str, written: Any, start: float | None, end: float | None, smallest: bool
+    path: str, written: float | None, start: float | None, end: float | None, smallest: bool
 ) -> Knob:
     """Return the knob of a number by its dotted path.
 
     Args:
         path: As in `kvsim.scenario.change`.
         written: The value in the scenario, None if it has none.
-        start, end: Range that is tried.
+        start: Smallest value that is tried.
+        end: Largest value that is tried.
         smallest: The smallest value is asked for: larger values are easier.
 
     Raises:
@@ -252,7 +266,7 @@ def knob_at(
     if not start < end or not all(map(math.isfinite, (start, end))):
         raise InputError(Problem(f"the range {start:g} to {end:g} holds nothing", path=path))
     whole = float(start).is_integer() and float(end).is_integer() and not isinstance(written, float)
-    first = float(written) if isinstance(written, int | float) else start
+    first = start if written is None else float(written)
     first = first if start <= first <= end else start
     changes = partial(_set, path, whole)
     return Knob(path, "", first, start, end, whole, not smallest, changes, True)
@@ -262,7 +276,7 @@ def _set(path: str, whole: bool, value: float) -> Mapping[str, Any]:
     return {path: int(value) if whole else value}
 
 
-def value_at(scenario: Scenario, path: str) -> Any:
+def value_at(scenario: Scenario, path: str) -> float | None:
     """Return the number that stands at a dotted path of a scenario, None if there is none.
 
     Raises:
@@ -278,4 +292,5 @@ def value_at(scenario: Scenario, path: str) -> Any:
             node = getattr(node, step, None)
     if node is not None and (isinstance(node, bool) or not isinstance(node, int | float)):
         raise InputError(Problem("is no number that could be varied", path=path))
-    return node
+    found: float | None = node
+    return found

@@ -4,9 +4,10 @@ Which values are tried depends on results alone, so the same scenario gives the 
 machine, unless a budget of time ends the search.
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,14 +19,16 @@ from kvsim.studies.capacity.observe import Observed
 from kvsim.studies.capacity.simulation import Ask, Simulate
 
 PILOT_REPLICATIONS = 4
-LEAST_REPLICATIONS = 10  # behind an answer: with fewer, the spread of the means is hardly known
+LEAST_REPLICATIONS = 16  # behind an answer: with fewer, the spread of the means is hardly known
 _LEAST_BEYOND = 20.0  # requests that a pilot at its bound has beyond it
 _PILOT_REQUESTS = 1_000, 5_000  # at least, at most
-_LONGER = 16  # times the pilot, at most
-_WARM_UPS = 10  # a run is at least so many times as long as its warm-up
+_LEAST_LONGER, _LONGER = 2, 8  # times the pilot: runs behind an answer
+_WIDEST = 3.0  # precisions, where the width isn't known
+_WARM_UPS = 5  # a run is at least so many times as long as the warm-up of a pilot
 _EASIER = (1, 2, 4, 8)  # doublings down, before a search for a feasible load is given up
 _HARDER = 40  # doublings up
-_ROOM = 0.85  # of the precision: what replications are planned for
+_SAFETY = 1.5  # so many times the requests that the spread asks for
+_APART = 2  # precisions, of the pair at first
 _MOVES = 4  # of the pair of values between which the limit is told
 
 
@@ -95,7 +98,9 @@ class Search:
             at_easy, at_hard = self.pilot(easy), self.pilot(hard)
             bound = self.bounds[at_hard.worst]
             exact = at_easy.confidence is None
-            return Found(easy if exact or at_easy.status == "met" else None, easy, hard, bound, stopped)
+            return Found(
+                easy if exact or at_easy.status == "met" else None, easy, hard, bound, stopped
+            )
         return self._replicate(easy, hard)
 
     # Looking at values
@@ -133,7 +138,7 @@ class Search:
         """Return places of which only the first meets the bounds, or how that failed."""
         place = self.knob.place(self.knob.first)
         easiest, hardest = self.knob.ends
-        step = np.log(2) if not self.knob.is_setting else (hardest - easiest) / 4
+        step = math.log(2) if not self.knob.is_setting else (hardest - easiest) / 4
         if self.pilot(place).distance <= 0:
             return self._upwards(place, hardest, step)
         for doublings in _EASIER:
@@ -141,7 +146,7 @@ class Search:
                 break
             hard, place = place, max(place - doublings * step, easiest)
             if self.pilot(place).distance <= 0:
-                return place, hard
+                return self.knob.snapped(place), self.knob.snapped(hard)
         bound = self.bounds[self.pilot(place).worst]
         return Found(None, None, place, bound, "budget" if self._late else "never")
 
@@ -151,7 +156,7 @@ class Search:
                 break
             easy, place = place, min(place + step, hardest)
             if self.pilot(place).distance > 0:
-                return easy, place
+                return self.knob.snapped(easy), self.knob.snapped(place)
         bound = self.bounds[self.pilot(place).worst]
         return Found(place, None, None, bound, "budget" if self._late else "range")
 
@@ -160,9 +165,7 @@ class Search:
         wanted = self._precision_at(easy) * (2 if self.terms.confidence else 1)
         bisect = False
         while hard - easy > wanted and not self._late:
-            below, above = self.pilot(easy).distance, self.pilot(hard).distance
-            share = min(max(-below / (above - below), 0.1), 0.9) if above > below else 0.5
-            place = easy + (hard - easy) * (0.5 if bisect else share)
+            place = (easy + hard) / 2 if bisect else self._between(easy, hard)
             value = self.knob.tried(place)
             if value in (self.knob.tried(easy), self.knob.tried(hard)):
                 if not self.knob.whole or abs(self.knob.tried(hard) - self.knob.tried(easy)) <= 1:
@@ -176,18 +179,25 @@ class Search:
             bisect = hard - easy > before / 2
         return easy, hard
 
+    def _between(self, easy: float, hard: float) -> float:
+        """Return where the worst bound is crossed, told by its logarithm; not next to an end."""
+        below, above = self.pilot(easy).distance, self.pilot(hard).distance
+        return easy + (hard - easy) * min(max(-below / (above - below), 0.1), 0.9)
+
     def _precision_at(self, place: float) -> float:
         """Return the width on the axis that the precision is."""
         if self.knob.logarithmic:
-            return float(np.log1p(self.terms.precision))
+            return math.log1p(self.terms.precision)
         return self.terms.precision
 
     # Replicate
 
     def _replicate(self, easy: float, hard: float) -> Found:
         """Add replications at a pair of values until the limit between them is precise."""
-        requests, replications = self._plan(easy, hard)
-        pair = self._pair((easy + hard) / 2, max(hard - easy, self._precision_at(easy)))
+        pair = self._pair(self._between(easy, hard), _APART * self._precision_at(easy))
+        replications, requests = self._enough_replications, self.terms.requests
+        if requests is not None:
+            pair, requests = self._rehearse(pair)
         moves = 0
         while True:
             first, second = self.look(pair, replications, requests)
@@ -201,25 +211,32 @@ class Search:
                 return self._found(found, places, stopped)
             else:
                 wider = found.width / self._precision_at(found.place)
-                more = replications * min(max(1.15 * wider**2, 1.25), 2.0)
+                more = replications * min(max((wider / _share(replications)) ** 2, 1.25), 4.0)
                 replications = min(int(np.ceil(more)), self.terms.max_replications)
 
-    def _plan(self, easy: float, hard: float) -> tuple[int | None, int]:
-        """Return how long runs should be, and how many, by the spread of the pilots."""
-        most = self.terms.max_replications
-        if self.terms.requests is None:
-            return None, min(LEAST_REPLICATIONS, most)
-        below, above = self.pilot(easy), self.pilot(hard)
-        slope = max(above.distance - below.distance, 0.1) / max(hard - easy, 1e-9)
-        nearest = min((below, above), key=lambda one: abs(one.distance))
-        means = nearest.means[nearest.worst]
-        relative = float(means.std() / means.mean()) if np.all(np.isfinite(means)) and means.any() else 1.0
-        wanted = _ROOM * slope * self._precision_at(easy) / 2 / 2.3  # t of ten replications
+    def _rehearse(self, pair: tuple[float, float]) -> tuple[tuple[float, float], int]:
+        """Return a better pair, and how long runs have to be, by as many short runs as needed.
+
+        These runs tell the spread; those that give the answer are others, longer ones: the same
+        runs would have stopped the search where they underestimate it.
+        """
         pilot = self.terms.requests
-        total = max(relative, 0.05) ** 2 * pilot / wanted**2
-        length = max(total / LEAST_REPLICATIONS, pilot, _WARM_UPS * nearest.warmup)
-        length = round(min(length, _LONGER * pilot))
-        return length, min(max(round(total / length), LEAST_REPLICATIONS), most)
+        assert pilot is not None, "only where the length may be chosen"
+        first, second = self.look(pair, self._enough_replications, pilot)
+        places = self.knob.place(first.value), self.knob.place(second.value)
+        found = crossing((places[0], first), (places[1], second))
+        wider = found.width / self._precision_at(places[0])
+        wider = wider if np.isfinite(wider) else _WIDEST
+        length = max(
+            _SAFETY * wider**2 * pilot,
+            _LEAST_LONGER * pilot,
+            _WARM_UPS * max(first.warmup, second.warmup),
+        )
+        return self._moved(found, places) or pair, round(min(length, _LONGER * pilot))
+
+    @property
+    def _enough_replications(self) -> int:
+        return min(LEAST_REPLICATIONS, self.terms.max_replications)
 
     def _pair(self, middle: float, width: float) -> tuple[float, float]:
         """Return two places around one, of which the values differ, within what may be tried."""
@@ -233,7 +250,8 @@ class Search:
 
     def _enough(self, found: Crossing, replications: int) -> Reason | None:
         """Say why no more replications are needed, or may be made."""
-        if found.width <= self._precision_at(found.place) or self._told(found):
+        wanted = _share(replications) * self._precision_at(found.place)
+        if found.width <= wanted or self._told(found):
             return "precise"
         if self._late:
             return "budget"
@@ -243,7 +261,8 @@ class Search:
         """Tell whether both ends of an interval are one whole number."""
         if not self.knob.whole or not np.isfinite([found.low, found.high]).all():
             return False
-        return bool(np.floor(self.knob.value(found.low)) == np.floor(self.knob.value(found.high)))
+        values = [self.knob.value(place) for place in (found.low, found.high)]
+        return self.knob.inwards(values[0]) == self.knob.inwards(values[1])
 
     def _moved(self, found: Crossing, places: tuple[float, float]) -> tuple[float, float] | None:
         """Return a better pair if the limit is not between the two, or they are far apart."""
@@ -266,8 +285,19 @@ class Search:
             return Found(places[1], None, None, bound, "range")
         if found.high == -np.inf:
             return Found(None, None, places[0], bound, "never")
-        return Found(*map(_finite, (found.low, found.place, found.high)), bound, stopped)
+        easy, middle, hard = map(_finite, (found.low, found.place, found.high))
+        return Found(easy, middle, hard, bound, stopped)
 
 
 def _finite(place: float) -> float | None:
     return place if np.isfinite(place) else None
+
+
+def _share(replications: int) -> float:
+    """Return which share of the precision an interval of so many replications must have.
+
+    Its width is random, too: a search that stops when it is narrow stops where the spread was
+    underestimated, and that is where the tail was. The relative error of a standard deviation is
+    about 1 / √n.
+    """
+    return 1 - 1 / math.sqrt(replications)

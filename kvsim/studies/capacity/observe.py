@@ -159,7 +159,7 @@ def _series(bound: Bound, requests: Columns, tables: Mapping[str, Columns]) -> S
         values = (values > bound.limit_s).astype(np.float64)
     arrival_ns = requests["arrival_ns"]
     place = np.maximum(np.searchsorted(arrival_ns, times_ns, side="right") - 1, 0)
-    weights = np.bincount(place, counts, len(arrival_ns))
+    weights = np.bincount(place, counts, len(arrival_ns)).astype(np.float64)
     if bound.kind == "largest":
         highest = np.zeros(len(arrival_ns))
         np.maximum.at(highest, place, values)

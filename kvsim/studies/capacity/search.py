@@ -104,7 +104,9 @@ def ask(file: ScenarioFile, options: Options) -> Question:
     else:
         written = value_at(scenario, options.vary)
         knob = knob_at(options.vary, written, options.start, options.end, options.smallest)
-    steady = is_steady(scenario) and not (options.vary or "").endswith(("num_requests", "duration_s"))
+    steady = is_steady(scenario) and not (options.vary or "").endswith(
+        ("num_requests", "duration_s")
+    )
     bounds = bounds_of(scenario, options.goodput, steady)
     return Question(file, knob, bounds, steady, options.variant, options.changes)
 

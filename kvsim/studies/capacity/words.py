@@ -1,4 +1,4 @@
-"""A finished search → its answer: the sentence, what has to be known of it, and all that was tried."""
+"""A finished search → its answer: the sentence, what has to be known of it, what was tried."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from kvsim.metrics import finite_or_none
+from kvsim.report.figure import Table
 from kvsim.studies.capacity.answer import CapacityAnswer, Reason, Trial, Tried
 from kvsim.studies.capacity.estimate import Estimate
 from kvsim.studies.capacity.knob import Knob
@@ -34,6 +35,9 @@ def answer_of(question: Question, search: Search, found: Found) -> CapacityAnswe
         stopped=found.stopped,
         sentence="",
         notes=list(_notes(question, search, found)),
+        rising=knob.rising,
+        slo=question.slo,
+        allowed={bound.name: bound.allowed for bound in search.bounds},
         tried=_tried(search),
         trials=_trials(search),
     )
@@ -41,13 +45,12 @@ def answer_of(question: Question, search: Search, found: Found) -> CapacityAnswe
 
 
 def _value(knob: Knob, place: float | None, harder: int) -> float | None:
-    """Return the value at a place; ends of an interval are rounded outwards, whole values inwards."""
+    """Return the value at a place; ends of an interval are rounded outwards."""
     if place is None:
         return None
     value = knob.value(place)
     if knob.whole:
-        # A place between two whole values means the easier one: the harder one is beyond the limit.
-        return float(math.floor(value + 1e-9) if knob.rising else math.ceil(value - 1e-9))
+        return knob.inwards(value)
     if not harder or not value:
         return float(f"{value:.{_DIGITS}g}")
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - _DIGITS + 1)
@@ -81,7 +84,9 @@ def sentence_of(answer: CapacityAnswer, knob: Knob) -> str:
     if answer.value is None or answer.low is None or answer.high is None:
         return f"{start}; {limit}, which is not told more exactly ({_REASONS[answer.stopped]})."
     interval = f"{100 * answer.confidence:g} % interval {_range(answer.low, answer.high, knob)}"
-    return f"{start}; the limit is {knob.show(answer.value)} ({interval}), set by {answer.limited_by}."
+    return (
+        f"{start}; the limit is {knob.show(answer.value)} ({interval}), set by {answer.limited_by}."
+    )
 
 
 _REASONS: Mapping[Reason, str] = {
@@ -113,8 +118,8 @@ def _notes(question: Question, search: Search, found: Found) -> Iterator[str]:
     if question.steady:
         longest = max(requests or 0 for _, requests in search.observed)
         yield (
-            f"Steady state: runs of up to {longest:,} requests, whatever the scenario says of their "
-            "length. The warm-up is cut by MSER-5, and the end, where servers empty."
+            f"Steady state: runs of up to {longest:,} requests, whatever the scenario says of "
+            "their length. The warm-up is cut by MSER-5, and the end, where servers empty."
         )
     else:
         yield (
@@ -130,7 +135,8 @@ def _notes(question: Question, search: Search, found: Found) -> Iterator[str]:
     if unstable:
         knob = question.knob
         first = (min if knob.rising else max)(unstable, key=lambda one: one.value)
-        yield f"At {knob.show(first.value)} the queue is unstable: it still grows at the end of a run."
+        at = knob.show(first.value)
+        yield f"At {at} the queue is unstable: it still grows at the end of a run."
     yield from _unjudged(search)
     yield from _not_monotone(question.knob, search)
 
@@ -159,6 +165,24 @@ def _not_monotone(knob: Knob, search: Search) -> Iterator[str]:
 
 
 # What was tried
+
+
+def tried_table(answer: CapacityAnswer) -> Table:
+    """Return what was tried as text, one value a row."""
+    header = [answer.unit or answer.path.rpartition(".")[2], "runs", "", "nearest target"]
+    header += ["of its bound", "interval"]
+    rows = []
+    for one in answer.tried:
+        shown = "–" if one.mean is None else _times(one.mean)
+        known = one.low is not None and one.high is not None and answer.confidence is not None
+        interval = f"{_times(one.low or 0)} to {_times(one.high or 0)}" if known else "–"
+        value = f"{one.value:.4g}" if one.value < 1e6 else f"{one.value:,.0f}"
+        rows.append([value, str(one.replications), one.status, one.worst, shown, interval])
+    return Table(header, rows)
+
+
+def _times(excess: float) -> str:
+    return f"{excess:.2f}" if excess < 100 else f"{excess:.0f}"
 
 
 def _tried(search: Search) -> Sequence[Tried]:

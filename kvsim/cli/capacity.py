@@ -1,0 +1,153 @@
+"""`kvsim capacity`: the highest load, or the setting, that still meets the SLO."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from kvsim.scenario.load import ScenarioFile
+    from kvsim.studies.capacity.answer import CapacityAnswer
+    from kvsim.studies.capacity.search import Options, Tell
+
+
+def capacity(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML) with an slo.")],
+    vary: Annotated[
+        str | None,
+        typer.Option(help="What is varied, such as engine.max_num_seqs; by default the load."),
+    ] = None,
+    from_: Annotated[
+        float | None, typer.Option("--from", help="Smallest value that may be tried.")
+    ] = None,
+    to: Annotated[
+        float | None, typer.Option("--to", help="Largest value that may be tried.")
+    ] = None,
+    smallest: Annotated[
+        bool, typer.Option("--smallest", help="The smallest value that meets the SLO.")
+    ] = False,
+    goodput: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Share of requests that must meet all bounds, not percentiles."
+        ),
+    ] = None,
+    variant: Annotated[str, typer.Option(help="Variant of the scenario.")] = "base",
+    precision: Annotated[
+        float,
+        typer.Option(min=0.001, max=1, help="Width of the interval, as a share of the value."),
+    ] = 0.05,
+    max_replications: Annotated[
+        int, typer.Option(min=1, help="Most replications at one value.")
+    ] = 64,
+    budget_s: Annotated[
+        float | None, typer.Option(min=0, help="Stop after so many seconds.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes at work; by default one a core.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML page with the curve that was found.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Search the highest load that meets the SLO, with a confidence interval.
+
+    Exit code: 0 found, 1 no value meets the SLO, 2 bad input.
+    """
+    from kvsim.scenario.load import load_scenario
+    from kvsim.studies.capacity.search import Options
+
+    file = load_scenario(scenario)
+    options = Options(
+        variant=variant,
+        vary=vary,
+        start=from_,
+        end=to,
+        smallest=smallest,
+        goodput=goodput,
+        precision=precision,
+        max_replications=max_replications,
+        budget_s=budget_s,
+    )
+    _refuse_foreign(out)
+    answer = _search(file, options, jobs)
+    if out is not None:
+        _write_page(out, answer, file)
+    if json:
+        import json as json_format
+
+        print(json_format.dumps(answer.as_dict(), indent=1, ensure_ascii=False, allow_nan=False))
+    else:
+        print(_as_text(answer))
+        if out is not None:
+            print(f"\nPage: {out}")
+    raise typer.Exit(0 if answer.feasible is not None else 1)
+
+
+def _search(file: "ScenarioFile", options: "Options", jobs: int | None) -> "CapacityAnswer":
+    from kvsim.studies.capacity.search import find_capacity
+    from kvsim.study.local import crew_of
+
+    with _progress() as tell:
+        return find_capacity(file, options, crew_of(jobs), tell)
+
+
+@contextmanager
+def _progress() -> "Iterator[Tell | None]":
+    """Yield what a search tells its progress to; None, unless stderr is a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():  # it may have been closed
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.fields[stage]}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} simulations planned so far"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(file=sys.stderr)) as bars:
+        bar = bars.add_task("", total=None, stage="capacity")
+
+        def tell(done: int, planned: int, value: float) -> None:
+            bars.update(bar, completed=done, total=planned, stage=f"at {value:.4g}")
+
+        yield tell
+
+
+def _as_text(answer: "CapacityAnswer") -> str:
+    """Return what is printed, at most 80 columns wide where names allow it."""
+    from kvsim.cli.text import aligned, wrapped
+    from kvsim.studies.capacity.words import tried_table
+
+    table = tried_table(answer)
+    blocks = [wrapped(answer.sentence), aligned([table.header, *table.rows])]
+    return "\n\n".join([*blocks, "\n".join(wrapped(f"Note: {note}") for note in answer.notes)])
+
+
+def _refuse_foreign(page: Path | None) -> None:
+    """Refuse to overwrite what kvsim did not write."""
+    from kvsim.errors import InputError, Problem
+    from kvsim.traffic.page import is_page
+
+    if page is None or not page.exists():
+        return
+    if not page.is_file() or not is_page(page):
+        raise InputError(Problem("is there already, and is no page of kvsim", str(page)))
+
+
+def _write_page(out: Path, answer: "CapacityAnswer", file: "ScenarioFile") -> None:
+    from kvsim.studies.capacity.page import build_page
+    from kvsim.workload.files import written_whole
+
+    command = shlex.join(["kvsim", "capacity", *sys.argv[2:]])
+    page = build_page(answer, file.base.name, command)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(out) as working:
+        working.write_text(page, encoding="utf-8")
