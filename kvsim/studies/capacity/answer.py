@@ -22,7 +22,6 @@ class Trial:
             the bound, for a mean the mean in seconds; None where no request has such a value.
         latencies_s: Percentiles of latencies, for the picture: `ttft_p50_s` and others.
         goodput_per_s: Requests/s that finished within every bound.
-        figure: The metric that is to be best, where one is.
         refusal: Why such a server would not start; empty if it does.
     """
 
@@ -34,7 +33,6 @@ class Trial:
     means: Mapping[str, float | None]
     latencies_s: Mapping[str, float | None]
     goodput_per_s: float | None
-    figure: float | None = None
     refusal: str = ""
 
 
@@ -49,7 +47,6 @@ class Tried:
             only if the better end of one isn't, `unstable` if the queue still grows at the end.
         worst: The target that is nearest to its bound, or furthest beyond.
         mean: Its mean over what is allowed: 1 at the bound; None: beyond all numbers, or no value.
-            Where a metric is to be best, that metric.
         low, high: Interval of this mean.
     """
 
@@ -79,6 +76,9 @@ class CapacityAnswer:
         stopped: Why the search ended.
         sentence: The answer in words.
         notes: What has to be known of it: how long the runs were, what was left out.
+        rising: Whether larger values are harder to serve.
+        slo: The targets, with the classes that they are of.
+        allowed: What each mean may be, by the name of its target; see `Trial.means`.
         tried: Every value that was tried, in rising order.
         trials: Every simulation.
     """
@@ -94,6 +94,9 @@ class CapacityAnswer:
     stopped: Reason
     sentence: str
     notes: Sequence[str]
+    rising: bool
+    slo: Mapping[str, float]
+    allowed: Mapping[str, float]
     tried: Sequence[Tried]
     trials: Sequence[Trial]
 

@@ -67,6 +67,14 @@ class Knob:
             return float(round(value))
         return min(max(float(f"{value:.{_DIGITS}g}"), self.least), self.most)
 
+    def snapped(self, place: float) -> float:
+        """Return the place of the value that is tried for a place."""
+        return self.place(self.tried(place))
+
+    def inwards(self, value: float) -> float:
+        """Return the whole value for one between two: the easier, since the other is beyond it."""
+        return float(math.floor(value + 1e-9) if self.rising else math.ceil(value - 1e-9))
+
     @property
     def ends(self) -> tuple[float, float]:
         """Places of the easiest and of the hardest value."""
@@ -239,7 +247,7 @@ def _weight(source: Source) -> float:
 
 
 def knob_at(
-    path: str, written: Any, start: float | None, end: float | None, smallest: bool
+    path: str, written: float | None, start: float | None, end: float | None, smallest: bool
 ) -> Knob:
     """Return the knob of a number by its dotted path.
 
@@ -268,7 +276,7 @@ def _set(path: str, whole: bool, value: float) -> Mapping[str, Any]:
     return {path: int(value) if whole else value}
 
 
-def value_at(scenario: Scenario, path: str) -> Any:
+def value_at(scenario: Scenario, path: str) -> float | None:
     """Return the number that stands at a dotted path of a scenario, None if there is none.
 
     Raises:
@@ -284,4 +292,5 @@ def value_at(scenario: Scenario, path: str) -> Any:
             node = getattr(node, step, None)
     if node is not None and (isinstance(node, bool) or not isinstance(node, int | float)):
         raise InputError(Problem("is no number that could be varied", path=path))
-    return node
+    found: float | None = node
+    return found

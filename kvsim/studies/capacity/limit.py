@@ -138,7 +138,7 @@ class Search:
         """Return places of which only the first meets the bounds, or how that failed."""
         place = self.knob.place(self.knob.first)
         easiest, hardest = self.knob.ends
-        step = np.log(2) if not self.knob.is_setting else (hardest - easiest) / 4
+        step = math.log(2) if not self.knob.is_setting else (hardest - easiest) / 4
         if self.pilot(place).distance <= 0:
             return self._upwards(place, hardest, step)
         for doublings in _EASIER:
@@ -146,7 +146,7 @@ class Search:
                 break
             hard, place = place, max(place - doublings * step, easiest)
             if self.pilot(place).distance <= 0:
-                return place, hard
+                return self.knob.snapped(place), self.knob.snapped(hard)
         bound = self.bounds[self.pilot(place).worst]
         return Found(None, None, place, bound, "budget" if self._late else "never")
 
@@ -156,7 +156,7 @@ class Search:
                 break
             easy, place = place, min(place + step, hardest)
             if self.pilot(place).distance > 0:
-                return easy, place
+                return self.knob.snapped(easy), self.knob.snapped(place)
         bound = self.bounds[self.pilot(place).worst]
         return Found(place, None, None, bound, "budget" if self._late else "range")
 
@@ -187,7 +187,7 @@ class Search:
     def _precision_at(self, place: float) -> float:
         """Return the width on the axis that the precision is."""
         if self.knob.logarithmic:
-            return float(np.log1p(self.terms.precision))
+            return math.log1p(self.terms.precision)
         return self.terms.precision
 
     # Replicate
@@ -261,7 +261,8 @@ class Search:
         """Tell whether both ends of an interval are one whole number."""
         if not self.knob.whole or not np.isfinite([found.low, found.high]).all():
             return False
-        return bool(np.floor(self.knob.value(found.low)) == np.floor(self.knob.value(found.high)))
+        values = [self.knob.value(place) for place in (found.low, found.high)]
+        return self.knob.inwards(values[0]) == self.knob.inwards(values[1])
 
     def _moved(self, found: Crossing, places: tuple[float, float]) -> tuple[float, float] | None:
         """Return a better pair if the limit is not between the two, or they are far apart."""

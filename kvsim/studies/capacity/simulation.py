@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvsim.errors import InputError
+from kvsim.scenario.change import changed
 from kvsim.scenario.load import ScenarioFile, deep_merge
 from kvsim.scenario.schema import BASE
 from kvsim.studies.capacity.bounds import Bound
@@ -55,6 +56,17 @@ class Question:
             for path, value in each.items():
                 changes[path] = deep_merge(changes.get(path), value)
         return Point(changes, self.variant, ask.replication)
+
+    @property
+    def slo(self) -> Mapping[str, float]:
+        """The targets of all traffic, and those of classes by class and name."""
+        scenario = changed(self.file, self.changes, self.variant).base
+        own = dict(scenario.slo or {})
+        return own | {
+            f"{name}: {target}": bound
+            for name, slo in scenario.class_slos.items()
+            for target, bound in slo.items()
+        }
 
     @property
     def tables(self) -> Sequence[str]:

@@ -35,6 +35,9 @@ def answer_of(question: Question, search: Search, found: Found) -> CapacityAnswe
         stopped=found.stopped,
         sentence="",
         notes=list(_notes(question, search, found)),
+        rising=knob.rising,
+        slo=question.slo,
+        allowed={bound.name: bound.allowed for bound in search.bounds},
         tried=_tried(search),
         trials=_trials(search),
     )
@@ -47,8 +50,7 @@ def _value(knob: Knob, place: float | None, harder: int) -> float | None:
         return None
     value = knob.value(place)
     if knob.whole:
-        # A place between two whole values means the easier one: the harder one is beyond the limit.
-        return float(math.floor(value + 1e-9) if knob.rising else math.ceil(value - 1e-9))
+        return knob.inwards(value)
     if not harder or not value:
         return float(f"{value:.{_DIGITS}g}")
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - _DIGITS + 1)

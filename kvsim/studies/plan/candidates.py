@@ -1,5 +1,6 @@
 """What a fleet may be made of: GPUs, tensor parallelism, precision, settings; and prices."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -7,6 +8,7 @@ from typing import Any
 
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.gpu import gpu_names, load_gpu, price_of
+from kvsim.scenario.change import changed
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import Scenario
 
@@ -103,7 +105,7 @@ def candidates_of(file: ScenarioFile, options: Options) -> list[Candidate]:
     """
     scenario = file.base
     prices = _prices(scenario, options)
-    problems = [*_option_problems(options)]
+    problems = [*_option_problems(options), *_setting_problems(file, options)]
     if not prices:
         problems.append(Problem("no GPU has a price: name one with --price h100_sxm=2.10"))
     if problems:
@@ -123,10 +125,10 @@ def candidates_of(file: ScenarioFile, options: Options) -> list[Candidate]:
 
 def _option_problems(options: Options) -> Iterator[Problem]:
     """Yield what can't be planned with, by the names of the command line."""
-    if options.growth <= 0:
-        yield Problem(f"must be above 0, not {options.growth:g}", path="--growth")
-    if options.headroom < 0:
-        yield Problem(f"must be at least 0, not {options.headroom:g}", path="--headroom")
+    if not 0 < options.growth < math.inf:
+        yield Problem(f"must be a number above 0, not {options.growth:g}", path="--growth")
+    if not 0 <= options.headroom < math.inf:
+        yield Problem(f"must be a number from 0 on, not {options.headroom:g}", path="--headroom")
     for path in options.vary:
         if path in {"gpu", "replicas", "price_usd_per_gpu_hour"} or path.startswith("workload"):
             yield Problem("is not a setting of the engine that a plan can choose", path=path)
@@ -134,6 +136,16 @@ def _option_problems(options: Options) -> Iterator[Problem]:
         for value in values:
             if value not in {AS_IT_IS, "fp8"}:
                 yield Problem(f"must be {AS_IT_IS} or fp8, not {value!r}", path=name)
+
+
+def _setting_problems(file: ScenarioFile, options: Options) -> Iterator[Problem]:
+    """Yield what is wrong with the settings that are varied, whatever the candidate."""
+    for path, values in options.vary.items():
+        for value in values:
+            try:
+                changed(file, {path: value})
+            except InputError as error:
+                yield from error.problems
 
 
 def _prices(scenario: Scenario, options: Options) -> dict[str, float]:

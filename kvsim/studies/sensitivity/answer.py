@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvsim.metrics.catalog import format_figure, format_number
+from kvsim.metrics.catalog import format_figure
 from kvsim.report.figure import Table
 from kvsim.statistics import Interval
 from kvsim.studies.sensitivity.indices import Indices
@@ -69,15 +69,26 @@ def _signed(value: float, metric: str) -> str:
 
 def indices_sentences(found: Indices, metric: str) -> list[str]:
     """Return which factor matters most, and how that was found."""
-    first = found.indices[0]
-    value = format_number(first.values[found.main])
     mean = format_figure(metric, found.mean)
     return [
-        f"{metric} depends most on {first.factor.label} ({found.main} {value}).",
+        _leader(found, metric),
         f"{found.method.capitalize()} over {found.evaluations:,} evaluations, whose mean is {mean} "
         f"and whose standard deviation {format_figure(metric, found.deviation)}.",
         *(f"{name}: {meaning}." for name, meaning in found.said.items()),
     ]
+
+
+def _leader(found: Indices, metric: str) -> str:
+    """Name the factor that matters most, if its interval lies beyond the next one's index."""
+    first, second = found.indices[:2]
+    value, half = first.values[found.main], first.confidence[found.main]
+    shown = f"{found.main} {_with_confidence(value, half)}"
+    if value - half > second.values[found.main]:
+        return f"{metric} depends most on {first.factor.label} ({shown})."
+    return (
+        f"Too few samples to tell what {metric} depends on most; the largest index is that of "
+        f"{first.factor.label} ({shown})."
+    )
 
 
 def indices_table(found: Indices) -> Table:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvsim.errors import InputError, Problem
+from kvsim.scenario.change import changed
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.resolve import resolve
 from kvsim.scenario.schema import BASE
@@ -92,7 +93,8 @@ def factor_of(file: ScenarioFile, name: str, low: float, high: float) -> Factor:
         high: Upper end.
 
     Raises:
-        InputError: There is no such input, it is no number, or the range is empty.
+        InputError: There is no such input, it is no number, the range is empty, or a scenario
+            can't have one of its ends.
     """
     if not low < high:
         raise InputError(Problem(f"the range {low:g} to {high:g} holds nothing", path=name))
@@ -102,8 +104,12 @@ def factor_of(file: ScenarioFile, name: str, low: float, high: float) -> Factor:
     if name in _LENGTHS:
         return Factor(name, low, high, 1.0, False, _scaled_lengths(file.base.workload, name))
     base = _number_at(file, name)
-    whole = isinstance(base, int) and float(low).is_integer() and float(high).is_integer()
-    return Factor(name, low, high, base, whole, lambda x: {name: round(x) if whole else float(x)})
+    are_whole = float(low).is_integer() and float(high).is_integer()
+    whole = are_whole and not isinstance(base, float)
+    factor = Factor(name, low, high, base, whole, lambda x: {name: round(x) if whole else float(x)})
+    for value in (low, high):
+        changed(file, factor.changes(value))
+    return factor
 
 
 def _scaled_lengths(workload: Workload, name: str) -> Callable[[float], Mapping[str, Any]]:

@@ -99,7 +99,7 @@ def _observed(question, horizon_ns, arrivals, admitted, finished) -> Observed:
 
 
 def _kiefer_wolfowitz(arrivals: np.ndarray, services: np.ndarray, servers: int) -> np.ndarray:
-    """Waits behind one queue, of all rows at once: who comes takes the server that is free first."""
+    """Waits behind one queue, of all rows at once: each takes the server that is free first."""
     free = [np.zeros(len(arrivals), dtype=np.int64) for _ in range(servers)]  # in rising order
     waits = np.empty_like(arrivals.T)
     for place, (arrival, service) in enumerate(

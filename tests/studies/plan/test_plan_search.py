@@ -190,7 +190,10 @@ def test_what_does_not_start_is_told(tmp_path):
         ({"growth": 0.0}, "--growth"),
         ({"headroom": -0.1}, "--headroom"),
         ({"weights": ["int3"]}, "must be auto or fp8"),
+        ({"growth": float("nan")}, "--growth"),
         ({"vary": {"replicas": [1]}}, "is not a setting"),
+        ({"vary": {"engine.max_num_seq": [1]}}, "did you mean max_num_seqs"),
+        ({"vary": {"engine.max_num_seqs": [0]}}, "engine.max_num_seqs: "),
     ],
 )
 def test_mistakes_are_told(file, options, message):

@@ -103,8 +103,10 @@ def test_whole_factors_are_evaluated_at_whole_numbers():
 
 def test_words_and_tables_have_every_factor():
     factors = [factor(name) for name in "xyz"]
-    found = indices_of(factors, model_of(ishigami), "sobol", 64, 0)
+    found = indices_of(factors, model_of(ishigami), "sobol", 4096, 0)
     assert "depends most on x" in indices_sentences(found, "ttft_p99_s")[0]
+    few = indices_of(factors, model_of(ishigami), "sobol", 8, 0)
+    assert indices_sentences(few, "ttft_p99_s")[0].startswith("Too few samples to tell")
     assert [row[0] for row in indices_table(found).rows] == [i.factor.name for i in found.indices]
     facts = indices_dict(found, "ttft_p99_s")
     assert {"S1", "S1_confidence", "ST", "ST_confidence"} <= facts["factors"][0].keys()

@@ -62,6 +62,8 @@ def test_factors_change_what_they_name(file):
         ("load", 2, 1, "holds nothing"),
         ("engine.scheduling_policy", 1, 2, "is no number"),
         ("engine.enable_chunked_prefill", 1, 2, "is no number"),
+        ("engine.max_num_seq", 1, 2, "did you mean max_num_seqs"),
+        ("engine.gpu_memory_utilization", 0.5, 1.5, "engine.gpu_memory_utilization: "),
     ],
 )
 def test_mistakes_in_factors_are_told(file, name, low, high, message):
