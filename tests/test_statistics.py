@@ -22,8 +22,10 @@ VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50)
 def test_the_interval_is_scipys(values, confidence):
     found = mean_interval(values, confidence)
     spread = stats.sem(values)
-    low, high = (np.mean(values), np.mean(values)) if spread == 0 else stats.t.interval(
-        confidence, len(values) - 1, np.mean(values), spread
+    low, high = (
+        (np.mean(values), np.mean(values))
+        if spread == 0
+        else stats.t.interval(confidence, len(values) - 1, np.mean(values), spread)
     )
     assert found.mean == pytest.approx(np.mean(values), abs=1e-9)
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-9, abs=1e-6)

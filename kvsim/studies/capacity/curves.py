@@ -36,18 +36,25 @@ Curve = Sequence[tuple[float, float, float, float]]  # value, mean, low, high
 
 
 def of_trials(answer: CapacityAnswer) -> Mapping[float, Sequence[Trial]]:
-    """Return the simulations of each value that started: those of the longest runs there."""
+    """Return the simulations that curves are drawn of: by value, those of the longest runs there.
+
+    Values that few short runs were for are left out between those that many or long ones were for.
+    """
     found: dict[float, list[Trial]] = {}
     for trial in answer.trials:
         if not trial.refusal:
             found.setdefault(trial.value, []).append(trial)
-    longest = {
-        value: max(one.requests + one.warmup_requests for one in trials)
-        for value, trials in found.items()
-    }
-    return {
-        value: [one for one in found[value] if _length(one) > 0.9 * longest[value]]
+    longest = {value: max(_length(one) for one in trials) for value, trials in found.items()}
+    kept = {
+        value: [one for one in found[value] if _length(one) == longest[value]]
         for value in sorted(found)
+    }
+    weights = {value: longest[value] * len(trials) for value, trials in kept.items()}
+    sure = [value for value, weight in weights.items() if weight > max(weights.values()) / 10]
+    return {
+        value: trials
+        for value, trials in kept.items()
+        if value in sure or not min(sure) < value < max(sure)
     }
 
 

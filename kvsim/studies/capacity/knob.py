@@ -13,6 +13,8 @@ from kvsim.workload.parameters import Source
 # Arrivals without an end of their own: a longer run of them is more of the same.
 _STEADY = {"poisson", "gamma", "constant", "bursts", "closed_loop"}
 _SCALED = ("rate_per_s", "rate_scale", "users")  # a kind has one of these, or rates of its own
+_LEAST = {"rate_per_s": 1e-4, "rate_scale": 1e-6}  # as in the schema
+_FURTHEST = 1000.0  # times the scenario's load, or its part, that is tried
 _DIGITS = 4  # of a value that is tried
 
 
@@ -130,14 +132,15 @@ def _whole_load_of(scenario: Scenario) -> Knob:
             Problem("users and rates don't scale alike: name what is varied", path="workload")
         )
     changes = partial(_scaled, sources)
-    return Knob("load", "times the load", 1.0, 1e-6, 1e6, False, True, changes)
+    return Knob("load", "times the load", 1.0, 1 / _FURTHEST, _FURTHEST, False, True, changes)
 
 
 def _one_field(source: Source, field: str) -> Knob:
     value = float(getattr(source.arrivals, field))
     whole = field == "users"
     units = {"rate_per_s": _per_s(source), "rate_scale": "times the load", "users": "users"}
-    least, most = 1.0 if whole else 1e-6, 1e6
+    least = 1.0 if whole else max(value / _FURTHEST, _LEAST[field])
+    most = 1e6 if whole else min(value * _FURTHEST, 1e6)
 
     prefix = f"workload.classes.{source.name}" if source.name else "workload"
     path = f"{prefix}.arrivals.{field}"

@@ -104,6 +104,7 @@ def ask(file: ScenarioFile, options: Options) -> Question:
     else:
         written = value_at(scenario, options.vary)
         knob = knob_at(options.vary, written, options.start, options.end, options.smallest)
+        changed(file, {**options.changes, **knob.changes(knob.first)}, options.variant)
     steady = is_steady(scenario) and not (options.vary or "").endswith(
         ("num_requests", "duration_s")
     )

@@ -29,9 +29,7 @@ workload:
 slo: {{queue_p99_s: {wait_s}, max_failed_fraction: 0.5}}
 seed: {seed}
 """
-FIXED = (
-    f"{{kind: fixed, prompt_tokens: {MEAN_TOKENS}, output_tokens: 1}}"
-)
+FIXED = f"{{kind: fixed, prompt_tokens: {MEAN_TOKENS}, output_tokens: 1}}"
 CASES = {  # the queue, and the rate that is to be found, per second: a server does 1
     "M/D/1": (Queue(1), 0.75),
     "M/M/2": (Queue(2, tuple(exponential_rows().tolist())), 1.6),

@@ -45,7 +45,7 @@ def test_without_randomness_the_limit_lies_in_a_range_as_narrow_as_asked(limit):
     search, found = searched(power(limit))
     assert found.stopped == "resolution"
     low, high = (LOAD.value(place) for place in (found.easy, found.hard))
-    assert low <= limit < high <= low * 1.05
+    assert low * (1 - 1e-9) <= limit < high <= low * 1.05 * (1 + 1e-9)
     assert found.bound is TTFT
     assert len(search.observed) < 40
 

@@ -1,0 +1,97 @@
+"""The answer in words and on its page, from a search by exact recursions."""
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from kvsim.studies.capacity.answer import CapacityAnswer
+from kvsim.studies.capacity.curves import of_trials
+from kvsim.studies.capacity.limit import Search, Terms
+from kvsim.studies.capacity.page import build_page
+from kvsim.studies.capacity.search import Options, ask
+from kvsim.studies.capacity.words import answer_of
+from tests.studies.capacity.queues import Queue
+from tests.studies.capacity.test_known_rates import scenario_of
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory) -> CapacityAnswer:
+    queue = Queue(1)
+    question = ask(scenario_of(tmp_path_factory.mktemp("md1"), queue, 0.75), Options())
+    search = Search(
+        question.knob,
+        question.bounds,
+        Terms(requests=1_000, precision=0.2),
+        lambda asks: queue.simulate(question, 0, asks),
+    )
+    return answer_of(question, search, search.run())
+
+
+def test_the_sentence_names_the_feasible_end_the_limit_and_the_target(answer):
+    assert answer.sentence == (
+        f"Up to {answer.feasible:g} requests/s the SLO is met; the limit is {answer.value:g} "
+        f"requests/s (95 % interval {answer.low:g} to {answer.high:g}), set by queue_p99_s."
+    )
+    assert answer.low == answer.feasible < answer.value < answer.high
+    assert answer.limited_by == "queue_p99_s"
+
+
+def test_statuses_follow_from_the_intervals(answer):
+    for one in answer.tried:
+        if one.status in {"met", "undecided", "missed"}:
+            expected = "missed" if one.low > 1 else "met" if one.high <= 1 else "undecided"
+            assert one.status == expected
+    assert {one.status for one in answer.tried} >= {"met", "missed"}
+
+
+def test_saturated_values_are_called_unstable(answer):
+    beyond = [one for one in answer.trials if one.value > 1.1]
+    assert all(one.growth > 0.01 for one in beyond)
+
+
+def test_every_trial_is_told_and_has_the_window_of_its_value(answer):
+    assert sum(one.replications for one in answer.tried) <= len(answer.trials)
+    for trial in answer.trials:
+        assert trial.warmup_requests >= 0.09 * (trial.requests + trial.warmup_requests)
+        assert trial.latencies_s["queue_p50_s"] <= trial.latencies_s["queue_p99_s"]
+        assert trial.goodput_per_s >= 0
+
+
+def test_it_is_plain_data(answer):
+    document = json.loads(json.dumps(answer.as_dict(), allow_nan=False))
+    assert document["low"] == answer.low
+    assert len(document["trials"]) == len(answer.trials)
+
+
+class _Ids(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.ids = []
+
+    def handle_starttag(self, tag, attrs):
+        self.ids += [value for name, value in attrs if name == "id"]
+
+
+def test_the_page_is_the_same_each_time_and_draws_each_curve(answer):
+    page = build_page(answer, "md1", "kvsim capacity md1.yaml")
+    assert page == build_page(answer, "md1", "kvsim capacity md1.yaml")
+    ids = _Ids()
+    ids.feed(page)
+    assert len(ids.ids) == len(set(ids.ids))
+    assert {"chart-targets", "chart-queue", "chart-goodput", "trials"} <= set(ids.ids)
+    assert answer.sentence in page
+
+
+def test_a_page_without_any_start_can_be_made(answer):
+    refused = [replace(one, refusal="no room") for one in answer.trials]
+    build_page(replace(answer, trials=refused, feasible=None), "md1", "kvsim")
+
+
+def test_curves_are_of_the_longest_runs(answer):
+    for value, trials in of_trials(answer).items():
+        lengths = {one.requests + one.warmup_requests for one in trials}
+        assert len(lengths) == 1
+        mine = [one for one in answer.trials if one.value == value]
+        assert max(one.requests + one.warmup_requests for one in mine) in lengths
