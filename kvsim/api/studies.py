@@ -21,7 +21,8 @@ from kvsim.studies.capacity.answer import CapacityAnswer
 from kvsim.studies.capacity.search import Options, find_capacity
 from kvsim.studies.plan.answer import as_dict, candidate_table, sentences
 from kvsim.studies.plan.candidates import Options as PlanOptions
-from kvsim.studies.plan.search import Plan, find_plan
+from kvsim.studies.plan.result import Plan
+from kvsim.studies.plan.search import find_plan
 from kvsim.studies.sweep.answer import Answer
 from kvsim.studies.sweep.load import SweepFile, load_sweep, sweep_of
 from kvsim.studies.sweep.run import SweepResult as Swept
