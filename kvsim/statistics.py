@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
 BATCHES = 20  # few, so that each is long, and its mean hardly depends on the one before
+_MOST_SUMMED = 1000  # degrees of freedom
 _MSER_BATCH = 5  # observations
 _LONGEST_WARM_UP = 0.5  # of a series; beyond it nothing is steady
 
@@ -50,15 +51,20 @@ def mean_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval
     return Interval(mean, mean - half, mean + half, count)
 
 
-def t_quantile(confidence: float, degrees: int) -> float:
+def t_quantile(confidence: float, degrees: float) -> float:
     """Return how many standard errors a two-sided interval of Student's t reaches.
 
-    The share within an angle, `t = √degrees · tan(angle)`, is a finite sum (Abramowitz and Stegun,
-    26.7.3 and 26.7.4), and halving finds the angle; scipy takes longer to import than a small run.
+    The share within an angle, `t = √degrees · tan(angle)`, is a finite sum for whole degrees
+    (Abramowitz and Stegun, 26.7.3 and 26.7.4), and halving finds the angle: scipy takes longer to
+    import than a small run.
     """
+    if degrees > _MOST_SUMMED or degrees != int(degrees):
+        from scipy.special import stdtrit
+
+        return float(stdtrit(degrees, 0.5 + confidence / 2))
     low, high = 0.0, math.pi / 2
     while low < (middle := (low + high) / 2) < high:
-        if _t_share(middle, degrees) < confidence:
+        if _t_share(middle, int(degrees)) < confidence:
             low = middle
         else:
             high = middle

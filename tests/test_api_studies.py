@@ -30,10 +30,23 @@ SCENARIO = {
     "slo": {"ttft_p99_s": 0.5},
 }
 ANSWER = CapacityAnswer(
-    "workload.arrivals.rate_per_s", "requests/s", 3.5, 3.4, 3.6, 3.4, 0.95, "ttft_p99_s",
-    "precise", "At 3.4 requests/s <the> SLO is met.", ["A note."],
-    [Tried(3.4, 8, "met", "ttft_p99_s", 0.9, 0.8, 0.99)], [],
-)  # fmt: skip
+    path="workload.arrivals.rate_per_s",
+    unit="requests/s",
+    value=3.5,
+    low=3.4,
+    high=3.6,
+    feasible=3.4,
+    confidence=0.95,
+    limited_by="ttft_p99_s",
+    stopped="precise",
+    sentence="At 3.4 requests/s <the> SLO is met.",
+    notes=["A note."],
+    rising=True,
+    slo={"ttft_p99_s": 0.5},
+    allowed={"ttft_p99_s": 0.01},
+    tried=[Tried(3.4, 8, "met", "ttft_p99_s", 0.9, 0.8, 0.99)],
+    trials=[],
+)
 SWEEP = {
     "axes": {"workload.arrivals.rate_per_s": [2, 16], "engine.max_num_seqs": [1, 8]},
     "replications": 2,
