@@ -29,7 +29,7 @@ lint: $(VENV)/.lint ## check style, types and the direction of imports
 prove: $(VENV)/.test ## run the long proofs
 	$(PYTEST) -m prove
 
-bench: $(VENV)/.run ## measure speed, beside the recorded figures
+bench: $(VENV)/.bench ## measure speed, beside the recorded figures
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/traces.py 1000000
 
@@ -45,9 +45,10 @@ clean: ## remove the virtual environment, build products and caches
 
 # A stamp for each set of extras: nothing is installed again until one of these files changes.
 $(VENV)/.run: EXTRA :=
+$(VENV)/.bench: EXTRA := [fast]
 $(VENV)/.test: EXTRA := [test]
 $(VENV)/.lint: EXTRA := [lint]
-$(VENV)/.run $(VENV)/.test $(VENV)/.lint: pyproject.toml requirements.lock $(BIN)/python
+$(VENV)/.run $(VENV)/.bench $(VENV)/.test $(VENV)/.lint: pyproject.toml requirements.lock $(BIN)/python
 	@echo "Installing kvsim$(EXTRA) in $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint requirements.lock --editable '.$(EXTRA)'

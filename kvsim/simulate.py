@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kvsim.cost import StepShape
+from kvsim.engine import compiled
 from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.cluster import Cluster, Fleet, Progress, RunTotals
 from kvsim.engine.ranks import to_ranks
@@ -42,8 +43,13 @@ def simulate(
     Raises:
         BrokenLawError: kvsim contradicts itself.
     """
-    cluster = Cluster(requests, fleet_of(variant, replication), sink, progress)
-    until_s = variant.scenario.max_simulated_s
+    fleet, until_s = fleet_of(variant, replication), variant.scenario.max_simulated_s
+    if until_s is None and compiled.pays(len(requests)):
+        from kvsim.engine.compiled.fleet import is_plain, run_compiled  # not all need it
+
+        if is_plain(requests, fleet):
+            return Simulated(*run_compiled(requests, fleet, sink, progress))
+    cluster = Cluster(requests, fleet, sink, progress)
     totals = cluster.run(None if until_s is None else seconds_to_ns(until_s))
     return Simulated(totals, cluster.kv_capacity_tokens)
 

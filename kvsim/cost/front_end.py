@@ -1,5 +1,7 @@
 """What a request pays outside of the engine's steps: HTTP, tokenizing, streaming."""
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from kvsim.policy import Parameters
@@ -24,6 +26,12 @@ class FrontEnd(Parameters):
     def busy_ns(self, prompt_tokens: int) -> int:
         """Return how long the server's thread works on a request."""
         return round((self.busy_s + self.per_prompt_token_s * prompt_tokens) * NS_PER_S)
+
+    def busy_each_ns(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same of many requests, shape (requests,)."""
+        busy_ns = np.rint((self.busy_s + self.per_prompt_token_s * prompt_tokens) * NS_PER_S)
+        whole_ns: NDArray[np.int64] = busy_ns.astype(np.int64)
+        return whole_ns
 
     @property
     def rest_ns(self) -> int:

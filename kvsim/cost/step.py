@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,21 @@ class KernelCost:
         self._alone_ns = self._decode_alone.as_lists()
         self._mixed_ns = self._decode_mixed.as_lists()
         self._chunks = [_chunk_tables(layers) for layers in attention]
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """Return all that `step_ns` and `chunks_ns` look up, as `kvsim.engine.compiled.Cost`."""
+        columns = [np.array(column) for column in zip(*self._chunks, strict=True)]
+        base_ns, pair_ns, key_ns, tail_ns, share_ns, window_tokens, keys_beyond = columns
+        alone, mixed = self._decode_alone, self._decode_mixed
+        return (
+            np.array([0.0, self._call_ns]),
+            np.array(self._tokens_ns),
+            np.array(self._seqs_ns),
+            alone.places,
+            np.stack([alone.base_ns, alone.slope_ns, mixed.base_ns, mixed.slope_ns]),
+            np.stack([base_ns, pair_ns, key_ns, share_ns]),
+            np.stack([tail_ns, window_tokens, keys_beyond]),
+        )
 
     @property
     def basis(self) -> Sequence[tuple[str, Basis, str]]:

@@ -38,10 +38,12 @@ class ReplicaView(Protocol):
 class Router(Protocol):
     """Chooses the replica of each arriving request.
 
-    With `shares_queue` nothing is chosen: all replicas draw from one queue.
+    With `shares_queue` nothing is chosen: all replicas draw from one queue. One that `is_blind`
+    looks neither at the request nor at the replicas, but for how many these are.
     """
 
     shares_queue: bool = False
+    is_blind: bool = False
     view_delay_ns: int = 0
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:

@@ -21,6 +21,8 @@ class Random(Policy):
 
 
 class _Random(Router):
+    is_blind = True
+
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 

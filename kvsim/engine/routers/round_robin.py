@@ -21,6 +21,8 @@ class RoundRobin(Policy):
 
 
 class _RoundRobin(Router):
+    is_blind = True
+
     def __init__(self) -> None:
         self._turn = -1
 

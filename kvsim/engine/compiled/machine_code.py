@@ -1,0 +1,131 @@
+"""The loop's machine code: kept in the user's cache directory, loaded without numba.
+
+numba takes 20 s to compile the loop, and almost a second to load what it has compiled. So another
+process compiles, once for a machine and these sources, and LLVM alone loads the object file: in
+some hundredths of a second.
+"""
+
+import ctypes
+import hashlib
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import kvsim.tables
+from kvsim.engine.compiled.jit import BUILDER
+from kvsim.engine.compiled.layout import Cost, Replica
+from kvsim.errors import require
+
+Advance = Callable[[Replica, Cost, int], int]
+
+# What numba's own wrappers and error paths would call. The loop has neither errors nor objects.
+_NEVER_CALLED = (
+    "NRT_Free",
+    "NRT_MemInfo_call_dtor",
+    "NRT_adapt_ndarray_from_python",
+    "numba_do_raise",
+    "numba_gil_ensure",
+    "numba_gil_release",
+    "numba_runtime_build_excinfo_struct",
+    "numba_unpickle",
+)
+
+
+def is_installed() -> bool:
+    """Tell whether numba can be had (`kvsim[fast]`); on Windows nobody has tried."""
+    return sys.platform != "win32" and find_spec("numba") is not None
+
+
+def is_kept() -> bool:
+    """Tell whether the loop was compiled on this machine before."""
+    return is_installed() and _place().is_file()
+
+
+@cache
+def load() -> Advance:
+    """Return the compiled `advance`; compile it first if need be.
+
+    Raises:
+        OSError: The cache directory can't be written.
+        subprocess.CalledProcessError: numba fails.
+    """
+    if not _place().is_file():
+        _compile(_place())
+    name, object_file = pickle.loads(_place().read_bytes())
+    return _Function(name, object_file)
+
+
+class _Function:
+    """A function of an object file, called as numba calls it."""
+
+    def __init__(self, name: str, object_file: bytes) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
+        for symbol in _NEVER_CALLED:
+            llvm.add_symbol(symbol, abort)
+        machine = llvm.Target.from_default_triple().create_target_machine()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(object_file))
+        self._engine.finalize_object()
+        self._address = self._engine.get_function_address(name)
+
+    def __call__(self, replica: Replica, cost: Cost, pause_after_steps: int) -> int:
+        values: list[Any] = []
+        kinds: list[Any] = []
+        for array in (*replica, *cost):
+            assert array.flags.c_contiguous
+            # numba's array: two owners, size, size of an item, data, shape, strides.
+            values += [None, None, array.size, array.itemsize, array.ctypes.data]
+            values += [*array.shape, *array.strides]
+            kinds += [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
+            kinds += [ctypes.c_int64] * (2 * array.ndim)
+        result, error = ctypes.c_int64(), ctypes.c_void_p()
+        call = ctypes.CFUNCTYPE(
+            ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds, ctypes.c_int64
+        )(self._address)
+        status = call(ctypes.addressof(result), ctypes.addressof(error), *values, pause_after_steps)
+        require(status == 0, "the compiled loop raises nothing")
+        return result.value
+
+
+@cache
+def _place() -> Path:
+    """Return where the machine code of these very sources lies, for this processor."""
+    import llvmlite.binding as llvm
+
+    digest = hashlib.sha256()
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(kvsim.tables.__file__)):
+        digest.update(path.read_bytes())
+    machine = (llvm.get_host_cpu_name(), str(llvm.get_host_cpu_features()), sys.version)
+    digest.update(repr((machine, version("numba"), version("llvmlite"))).encode())
+    return _user_cache_dir() / "kvsim" / f"loop-{digest.hexdigest()[:24]}"
+
+
+def _user_cache_dir() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    given = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    return Path(given) if given else Path.home() / ".cache"
+
+
+def _compile(place: Path) -> None:
+    """Compile in another process; several may do so at once, and one of them is the last."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    root = str(Path(kvsim.tables.__file__).parents[1])
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        file = Path(folder) / "loop"
+        environment = os.environ | {"NUMBA_CACHE_DIR": folder, "PYTHONPATH": root}
+        command = [sys.executable, "-m", BUILDER, str(file)]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        file.replace(place)

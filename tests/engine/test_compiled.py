@@ -1,0 +1,243 @@
+"""The compiled loop gives the rows of the replica's, bit for bit, wherever it is used."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kvsim.engine.compiled
+from kvsim.cost.front_end import FrontEnd
+from kvsim.engine import cluster
+from kvsim.engine.allocators import PoolShape
+from kvsim.engine.allocators.paged import Paged
+from kvsim.engine.cluster import Cluster, Fleet
+from kvsim.engine.compiled import fleet as compiled
+from kvsim.engine.compiled import machine_code, pays, price
+from kvsim.engine.compiled.loop import advance
+from kvsim.engine.routers.least_tokens import LeastTokens
+from kvsim.engine.routers.random import Random
+from kvsim.engine.routers.round_robin import RoundRobin
+from kvsim.engine.routers.shared_queue import SharedQueue
+from kvsim.engine.schedulers.vllm import Vllm
+from kvsim.rundir import run_into
+from kvsim.scenario.load import load_scenario
+from kvsim.scenario.requests import draw_requests
+from kvsim.scenario.resolve import resolve, resolve_all
+from kvsim.scenario.schema import Scenario
+from kvsim.simulate import fleet_of
+from kvsim.study.point import Point, make_ready
+from kvsim.tables import TABLES
+from tests.engine.harness import run
+from tests.engine.test_reference import random_scenario
+
+
+def fleet_with(config, cost, replicas=1, routing=None, front_end=None):
+    return Fleet(
+        config,
+        replicas,
+        (routing or RoundRobin()).build(np.random.default_rng(0)),
+        lambda oracle: Paged().build(PoolShape.of(config, oracle)),
+        cost,
+        build_scheduler=Vllm().build,
+        front_end=front_end,
+    )
+
+
+def run_compiled(requests, config, cost, loop=None, **options):
+    fleet = fleet_with(config, cost, **options)
+    assert compiled.is_plain(requests, fleet)
+    chunks = {name: [np.zeros((0, len(TABLES[name])), dtype=np.int64)] for name in TABLES}
+    totals, _ = compiled.run_compiled(
+        requests, fleet, lambda name, rows: chunks[name].append(rows), loop=loop
+    )
+    return {name: np.concatenate(rows) for name, rows in chunks.items()}, totals
+
+
+def assert_same(requests, config, cost, **options):
+    expected = run(requests, config, cost, **options)
+    tables, totals = run_compiled(requests, config, cost, **options)
+    for name, columns in expected.tables.items():
+        for place, (column, values) in enumerate(columns.items()):
+            found = tables[name][:, place]
+            assert np.array_equal(values, found), (name, column, values, found)
+    assert (totals.end_ns, totals.steps) == (expected.totals.end_ns, expected.totals.steps)
+    return tables
+
+
+def plain(seed):
+    """A random scenario of one replica, as the compiled loop can run it."""
+    requests, config, cost, _ = random_scenario(seed)
+    config = replace(
+        config,
+        enable_prefix_caching=False,
+        scheduling_policy="fcfs",
+        kv_groups=(),
+        long_prefill_token_threshold_adaptive=False,
+        prefill_schedule_interval=1,
+        scheduler_reserve_full_isl=True,
+    )
+    return replace(requests, segments=None, priority=None), config, cost
+
+
+@pytest.mark.parametrize("group", range(10))
+def test_one_replica(group):
+    for seed in range(group * 30, group * 30 + 30):
+        assert_same(*plain(seed))
+
+
+@pytest.mark.parametrize("group", range(4))
+def test_several_replicas(group, monkeypatch):
+    """Rows of all replicas stand in the order in which the cluster writes them, chunk by chunk."""
+    for seed in range(group * 20, group * 20 + 20):
+        rng = np.random.default_rng(seed)
+        monkeypatch.setattr(cluster, "STEPS_IN_A_CHUNK", int(rng.choice([10, 30, 200])))
+        monkeypatch.setattr(cluster, "REQUESTS_IN_A_CHUNK", int(rng.choice([3, 20, 1000])))
+        requests, config, cost = plain(seed)
+        front_end = FrontEnd(per_prompt_token_s=5e-9, request_s=3e-9, busy_s=1e-9)
+        assert_same(
+            requests,
+            config,
+            cost,
+            replicas=int(rng.integers(1, 5)),
+            routing=(RoundRobin(), Random())[rng.integers(2)],
+            front_end=front_end if rng.integers(2) else None,
+        )
+
+
+@pytest.mark.prove
+def test_many_more():
+    for seed in range(300, 4_000):
+        assert_same(*plain(seed), replicas=1 + seed % 3)
+
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("seqs", [16, 256])
+def test_measured_kernels(async_scheduling, seqs):
+    """The chat deployment at a load that it can't take with few sequences, with its front end."""
+    changes = {
+        "workload.num_requests": 400,
+        "workload.arrivals.rate_scale": 4.0,
+        "engine.max_num_seqs": seqs,
+        "engine.async_scheduling": async_scheduling,
+        "replicas": 2,
+    }
+    ready = make_ready(load_scenario(SCENARIOS / "chat.yaml"), Point(changes))
+    one, other = ({table: [] for table in TABLES} for _ in range(2))
+    Cluster(ready.requests, fleet_of(ready.variant), lambda t, rows: one[t].append(rows)).run()
+    compiled.run_compiled(
+        ready.requests, fleet_of(ready.variant), lambda t, rows: other[t].append(rows)
+    )
+    assert len(one["steps"])
+    for table, chunks in one.items():
+        assert np.array_equal(np.vstack(chunks or [[]]), np.vstack(other[table] or [[]])), table
+
+
+MODELS = [
+    ("meta-llama/Llama-3.1-8B-Instruct", "h100_sxm", 1),
+    ("meta-llama/Llama-3.1-70B-Instruct", "a100_sxm", 4),
+    ("openai/gpt-oss-20b", "h100_sxm", 1),
+    ("deepseek-ai/DeepSeek-V3", "h200_sxm", 8),
+]
+
+
+@pytest.mark.parametrize(("model", "gpu", "gpus"), MODELS)
+def test_prices_are_those_of_the_cost(model, gpu, gpus):
+    """Windows, latent attention, experts: each look-up and each rounding."""
+    scenario = {
+        "model": model,
+        "gpu": gpu,
+        "engine": {"tensor_parallel_size": gpus, "max_model_len": 8192, "max_num_seqs": 64},
+        "workload": {
+            "arrivals": {"kind": "all_at_once"},
+            "num_requests": 1,
+            "lengths": {"kind": "fixed", "prompt_tokens": 1, "output_tokens": 1},
+        },
+    }
+    cost = resolve(Scenario.model_validate(scenario)).cost
+    arrays = price.cost_arrays(cost)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        chunks = rng.integers((1, 0), (600, 7_000), size=(int(rng.integers(0, 4)), 2))
+        decodes = int(rng.integers(not len(chunks), 60))
+        context = int(rng.integers(1, 8_000, decodes).sum())
+        expected_ns = cost.chunks_ns([tuple(chunk) for chunk in chunks.tolist()])
+        attention_ns = price.chunks_ns(arrays, chunks, len(chunks))
+        assert attention_ns == expected_ns
+        tokens, seqs = int(chunks[:, 0].sum()) + decodes, len(chunks) + decodes
+        step = tokens, seqs, decodes, context, expected_ns
+        assert price.step_ns(arrays, *step) == cost.step_ns(*step)
+
+
+NOT_PLAIN = {
+    "prefix caching": {"enable_prefix_caching": True},
+    "priorities": {"scheduling_policy": "priority"},
+    "prefills held back": {"prefill_schedule_interval": 2},
+    "admission without the whole prompt": {"scheduler_reserve_full_isl": False},
+    "adaptive chunks": {"long_prefill_token_threshold_adaptive": True},
+}
+
+
+@pytest.mark.parametrize("why", NOT_PLAIN)
+def test_what_is_not_plain_is_left_to_the_cluster(why):
+    requests, config, cost = plain(0)
+    for changed, expected in ((config, True), (replace(config, **NOT_PLAIN[why]), False)):
+        fleet = fleet_with(changed, cost)
+        assert compiled.is_plain(requests, fleet) is expected
+
+
+def test_clients_that_wait_are_left_to_the_cluster():
+    requests, config, cost = plain(0)
+    patient = replace(requests, timeout_ns=np.full(len(requests), 10**9))
+    assert not compiled.is_plain(patient, fleet_with(config, cost))
+    assert not compiled.is_plain(requests, fleet_with(config, cost, 2, LeastTokens()))
+    assert not compiled.is_plain(requests, fleet_with(config, cost, 1, SharedQueue()))
+
+
+def test_it_is_loaded_once_that_pays(monkeypatch):
+    monkeypatch.setattr(kvsim.engine.compiled, "_requests", 0)
+    few, many = kvsim.engine.compiled.LEAST_REQUESTS, kvsim.engine.compiled.LEAST_TO_COMPILE
+    monkeypatch.setattr(machine_code, "is_kept", lambda: True)
+    assert [pays(few // 3) for _ in range(5)] == [False, False, False, True, True]
+    monkeypatch.setattr(machine_code, "is_kept", lambda: False)
+    assert [pays(many // 2) for _ in range(3)] == [False, True, True]
+    monkeypatch.setattr(machine_code, "is_installed", lambda: False)
+    assert not pays(10**9)
+
+
+def test_machine_code_does_what_its_source_does():
+    for seed in range(40):
+        requests, config, cost = plain(seed)
+        compiled_rows, _ = run_compiled(requests, config, cost)
+        rows, _ = run_compiled(requests, config, cost, loop=advance)
+        for table in TABLES:
+            assert np.array_equal(rows[table], compiled_rows[table])
+
+
+def test_a_process_that_runs_it_needs_no_numba():
+    code = """
+import sys
+from kvsim.engine.compiled import fleet, machine_code
+machine_code.load()
+assert "numba" not in sys.modules
+"""
+    machine_code.load()  # it is compiled by now
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=SCENARIOS.parent)
+
+
+def test_a_run_has_the_same_bytes(tmp_path, monkeypatch):
+    """Whether it was compiled can't be told from what a run writes."""
+    file = load_scenario(SCENARIOS.parent / "benchmarks" / "common_1000.yaml")
+    variants = resolve_all(file)
+    machine_code.load()
+    for folder, least in (("plain", 10**9), ("compiled", 0)):
+        monkeypatch.setattr(kvsim.engine.compiled, "LEAST_REQUESTS", least)
+        (tmp_path / folder).mkdir()
+        run_into(tmp_path / folder, file, variants, draw_requests(file, variants))
+    for path in (tmp_path / "plain").iterdir():
+        assert path.read_bytes() == (tmp_path / "compiled" / path.name).read_bytes(), path.name
