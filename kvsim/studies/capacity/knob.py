@@ -243,7 +243,9 @@ def so_long(scenario: Scenario, requests: int) -> Mapping[str, Any]:
 
 def _weight(source: Source) -> float:
     arrivals: Any = source.arrivals
-    return float(getattr(arrivals, "rate_per_s", None) or getattr(arrivals, "users", 1))
+    rate_per_s: float | None = getattr(arrivals, "rate_per_s", None)
+    users: int = getattr(arrivals, "users", 1)
+    return rate_per_s or float(users)
 
 
 # Any other number
