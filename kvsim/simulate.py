@@ -46,9 +46,10 @@ def simulate(
     fleet, until_s = fleet_of(variant, replication), variant.scenario.max_simulated_s
     if until_s is None and compiled.pays(len(requests)):
         from kvsim.engine.compiled.fleet import is_plain, run_compiled  # not all need it
+        from kvsim.engine.compiled.machine_code import load
 
-        if is_plain(requests, fleet):
-            return Simulated(*run_compiled(requests, fleet, sink, progress))
+        if is_plain(requests, fleet) and (loop := load()) is not None:
+            return Simulated(*run_compiled(requests, fleet, loop, sink, progress))
     cluster = Cluster(requests, fleet, sink, progress)
     totals = cluster.run(None if until_s is None else seconds_to_ns(until_s))
     return Simulated(totals, cluster.kv_capacity_tokens)

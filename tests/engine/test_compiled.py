@@ -1,5 +1,6 @@
 """The compiled loop gives the rows of the replica's, bit for bit, wherever it is used."""
 
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -51,7 +52,10 @@ def run_compiled(requests, config, cost, loop=None, **options):
     assert compiled.is_plain(requests, fleet)
     chunks = {name: [np.zeros((0, len(TABLES[name])), dtype=np.int64)] for name in TABLES}
     totals, _ = compiled.run_compiled(
-        requests, fleet, lambda name, rows: chunks[name].append(rows), loop=loop
+        requests,
+        fleet,
+        loop or machine_code.load(),
+        lambda name, rows: chunks[name].append(rows),
     )
     return {name: np.concatenate(rows) for name, rows in chunks.items()}, totals
 
@@ -130,8 +134,9 @@ def test_measured_kernels(async_scheduling, seqs):
     ready = make_ready(load_scenario(SCENARIOS / "chat.yaml"), Point(changes))
     one, other = ({table: [] for table in TABLES} for _ in range(2))
     Cluster(ready.requests, fleet_of(ready.variant), lambda t, rows: one[t].append(rows)).run()
+    loop = machine_code.load()
     compiled.run_compiled(
-        ready.requests, fleet_of(ready.variant), lambda t, rows: other[t].append(rows)
+        ready.requests, fleet_of(ready.variant), loop, lambda t, rows: other[t].append(rows)
     )
     assert len(one["steps"])
     for table, chunks in one.items():
@@ -206,8 +211,30 @@ def test_it_is_loaded_once_that_pays(monkeypatch):
     assert [pays(few // 3) for _ in range(5)] == [False, False, False, True, True]
     monkeypatch.setattr(machine_code, "is_kept", lambda: False)
     assert [pays(many // 2) for _ in range(3)] == [False, True, True]
-    monkeypatch.setattr(machine_code, "is_installed", lambda: False)
+    monkeypatch.setattr(machine_code, "can_compile", lambda: False)
     assert not pays(10**9)
+
+
+@pytest.mark.parametrize(
+    "broken", [b"", b"\x80\x05", bytes(32) + pickle.dumps(("advance", b"no object"))]
+)
+def test_without_machine_code_the_loop_of_objects_does_it(tmp_path, monkeypatch, broken):
+    """A broken file of machine code is found out once; no result is missed."""
+    place = tmp_path / "loop"
+    place.write_bytes(broken)
+    monkeypatch.setattr(machine_code, "_place", lambda: place)
+    assert machine_code.is_kept()
+    assert machine_code.load.__wrapped__() is None
+    assert not machine_code.is_kept()
+    assert not machine_code.can_compile()
+
+
+def test_what_numba_fails_at_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine_code, "_place", lambda: tmp_path / "loop")
+    monkeypatch.setattr(machine_code, "BUILDER", "kvsim.no_such_module")
+    assert machine_code.load.__wrapped__() is None
+    assert "no_such_module" in (tmp_path / "loop.failed").read_text()
+    assert not machine_code.can_compile()
 
 
 def test_machine_code_does_what_its_source_does():

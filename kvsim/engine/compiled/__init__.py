@@ -24,6 +24,6 @@ def pays(requests: int) -> bool:
     _requests += requests
     if _requests < LEAST_REQUESTS:
         return False
-    from kvsim.engine.compiled.machine_code import is_installed, is_kept
+    from kvsim.engine.compiled.machine_code import can_compile, is_kept
 
-    return is_kept() or (_requests >= LEAST_TO_COMPILE and is_installed())
+    return is_kept() or (_requests >= LEAST_TO_COMPILE and can_compile())

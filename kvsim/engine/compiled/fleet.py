@@ -15,7 +15,6 @@ from kvsim.engine.cluster import (
     Progress,
     RunTotals,
 )
-from kvsim.engine.compiled import machine_code
 from kvsim.engine.compiled.layout import Ints
 from kvsim.engine.compiled.machine_code import Advance
 from kvsim.engine.compiled.price import cost_arrays
@@ -58,14 +57,14 @@ def is_plain(requests: RequestTable, fleet: Fleet) -> bool:
 def run_compiled(
     requests: RequestTable,
     fleet: Fleet,
+    loop: Advance,
     sink: Sink,
     progress: Progress | None = None,
-    loop: Advance | None = None,
 ) -> tuple[RunTotals, int]:
     """Run a request table on a fleet: a plain case.
 
     Rows go to `sink` in chunks: those that `Cluster` writes, in its order. `loop` is the machine
-    code, unless it is told otherwise.
+    code, or its source.
 
     Returns:
         What the run did, and the KV slots of one replica.
@@ -73,7 +72,7 @@ def run_compiled(
     Raises:
         BrokenLawError: kvsim contradicts itself.
     """
-    run = _Run(requests, fleet, sink, progress, loop or machine_code.load())
+    run = _Run(requests, fleet, loop, sink, progress)
     return run.to_the_end(), run.kv_capacity_tokens
 
 
@@ -84,9 +83,9 @@ class _Run:
         self,
         requests: RequestTable,
         fleet: Fleet,
+        loop: Advance,
         sink: Sink,
         progress: Progress | None,
-        loop: Advance,
     ) -> None:
         self._requests, self._sink, self._progress = requests, sink, progress
         allocator = fleet.build_allocator(lambda _: 0)

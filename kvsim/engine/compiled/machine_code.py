@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -26,6 +27,7 @@ from kvsim.errors import require
 
 Advance = Callable[[Replica, Cost, int], int]
 
+_DIGEST_BYTES = hashlib.sha256().digest_size
 # What numba's own wrappers and error paths would call. The loop has neither errors nor objects.
 _NEVER_CALLED = (
     "NRT_Free",
@@ -39,28 +41,45 @@ _NEVER_CALLED = (
 )
 
 
-def is_installed() -> bool:
-    """Tell whether numba can be had (`kvsim[fast]`); on Windows nobody has tried."""
-    return sys.platform != "win32" and find_spec("numba") is not None
+def can_compile() -> bool:
+    """Tell whether numba is there (`kvsim[fast]`) and hasn't failed; untried on Windows."""
+    if sys.platform == "win32" or find_spec("numba") is None:
+        return False
+    return not _failure().exists()
 
 
 def is_kept() -> bool:
     """Tell whether the loop was compiled on this machine before."""
-    return is_installed() and _place().is_file()
+    return can_compile() and _place().is_file()
 
 
 @cache
-def load() -> Advance:
+def load() -> Advance | None:
     """Return the compiled `advance`; compile it first if need be.
 
-    Raises:
-        OSError: The cache directory can't be written.
-        subprocess.CalledProcessError: numba fails.
+    None if that can't be done: the loop of objects does the same. What numba says then is kept
+    beside the place of the machine code, so that nobody tries again.
     """
-    if not _place().is_file():
-        _compile(_place())
-    name, object_file = pickle.loads(_place().read_bytes())
-    return _Function(name, object_file)
+    try:
+        if not _place().is_file():
+            _compile(_place())
+        name, object_file = _unpacked(_place().read_bytes())
+        return _Function(name, object_file)
+    except (OSError, RuntimeError, ValueError) as error:
+        _keep_failure(str(error))
+    except subprocess.CalledProcessError as error:
+        if error.returncode > 0:  # else it was killed, perhaps with this process
+            _keep_failure(error.stderr.decode(errors="replace"))
+    return None
+
+
+def _unpacked(content: bytes) -> tuple[str, bytes]:
+    """Return the name and the object file; LLVM would crash at one that is damaged."""
+    digest, packed = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if hashlib.sha256(packed).digest() != digest:
+        raise ValueError("the file of machine code is damaged")
+    name, object_file = pickle.loads(packed)
+    return name, object_file
 
 
 class _Function:
@@ -112,6 +131,15 @@ def _place() -> Path:
     return _user_cache_dir() / "kvsim" / f"loop-{digest.hexdigest()[:24]}"
 
 
+def _failure() -> Path:
+    return _place().with_suffix(".failed")
+
+
+def _keep_failure(reason: str) -> None:
+    with suppress(OSError):
+        _failure().write_text(reason, encoding="utf-8")
+
+
 def _user_cache_dir() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
@@ -128,4 +156,6 @@ def _compile(place: Path) -> None:
         environment = os.environ | {"NUMBA_CACHE_DIR": folder, "PYTHONPATH": root}
         command = [sys.executable, "-m", BUILDER, str(file)]
         subprocess.run(command, env=environment, check=True, capture_output=True)
+        packed = file.read_bytes()
+        file.write_bytes(hashlib.sha256(packed).digest() + packed)
         file.replace(place)
