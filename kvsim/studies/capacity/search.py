@@ -2,10 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from kvsim.errors import InputError
 from kvsim.scenario.change import changed
@@ -19,13 +17,12 @@ from kvsim.studies.capacity.limit import Search, Terms, pilot_requests
 from kvsim.studies.capacity.observe import Observed
 from kvsim.studies.capacity.simulation import Ask, Question, Simulate, simulate_once
 from kvsim.studies.capacity.words import answer_of
-from kvsim.study.kept import Kept
+from kvsim.study.point import Point
+from kvsim.study.randomness import is_random
 from kvsim.study.tasks import Crew, Failure, Work, run_tasks
-from kvsim.workload.build import build_requests
-from kvsim.workload.requests import RequestTable
 
 Tell = Callable[[int, int, float], None]
-_DRAWING = {"random", "power_of_two"}  # routers that draw
+_ENGINES = {"replicas", "engine.data_parallel_size"}  # how many the router chooses from
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ def find_capacity(
     """
     deadline = None if options.budget_s is None else time.monotonic() + options.budget_s
     question = ask(file, options)
-    random = is_random(question)
+    random = replications_differ(question)
     requests = _pilot_requests(question) if question.steady else None
     terms = Terms(
         options.precision,
@@ -84,11 +81,8 @@ def find_capacity(
         deadline,
         requests,
     )
-    with Kept(crew) as kept:
-        simulate = _by_crew(kept, question, tell)
-        search = Search(question.knob, question.bounds, terms, simulate)
-        found = search.run()
-    return answer_of(question, search, found)
+    search = Search(question.knob, question.bounds, terms, _by_crew(crew, question, tell))
+    return answer_of(question, search, search.run())
 
 
 def ask(file: ScenarioFile, options: Options) -> Question:
@@ -112,26 +106,12 @@ def ask(file: ScenarioFile, options: Options) -> Question:
     return Question(file, knob, bounds, steady, options.variant, options.changes)
 
 
-def is_random(question: Question) -> bool:
-    """Tell whether another replication could give other figures: whether it draws other requests.
-
-    Raises:
-        InputError: The scenario can't be simulated.
-    """
-    scenario = changed(question.file, question.changes, question.variant).base
-    if scenario.routing.kind in _DRAWING and scenario.replicas > 1:
-        return True
-    tables = [build_requests(scenario.workload, scenario.seed, number) for number in (0, 1)]
-    return not _alike(*tables)
-
-
-def _alike(first: RequestTable, second: RequestTable) -> bool:
-    """Tell whether two tables hold the same requests."""
-    return all(
-        np.array_equal(getattr(first, field.name), getattr(second, field.name))
-        for field in fields(RequestTable)
-        if isinstance(getattr(first, field.name), np.ndarray)
-    )
+def replications_differ(question: Question) -> bool:
+    """Tell whether replications differ at any of the values."""
+    changes = dict(question.changes)
+    if question.knob.path in _ENGINES:  # routers draw where there are several, as most values have
+        changes[question.knob.path] = 2
+    return is_random(question.file, Point(changes, question.variant))
 
 
 def _pilot_requests(question: Question) -> int:

@@ -11,13 +11,11 @@ from kvsim.scenario.load import load_scenario
 from kvsim.studies.capacity.bounds import GROWTH, bounds_of
 from kvsim.studies.capacity.knob import is_steady, knob_at, load_of
 from kvsim.studies.capacity.observe import observe
-from kvsim.studies.capacity.search import Options, ask, find_capacity, is_random
+from kvsim.studies.capacity.search import Options, ask, find_capacity, replications_differ
 from kvsim.studies.capacity.simulation import Ask
 from kvsim.study.here import Here
-from kvsim.study.kept import Kept
 from kvsim.study.local import Local
 from kvsim.study.point import make_ready, run_point
-from kvsim.study.tasks import Work, run_tasks
 
 HEAD = """
 model: meta-llama/Llama-3.1-8B-Instruct
@@ -111,7 +109,24 @@ def test_equal_replications_are_paired(tmp_path, kind):
 def test_steady_and_random_are_told(tmp_path, arrivals, more, steady, random):
     file = scenario_of(tmp_path, f"arrivals: {arrivals}", more)
     assert is_steady(file.base) is steady
-    assert is_random(ask(file, Options())) is random
+    assert replications_differ(ask(file, Options())) is random
+
+
+@pytest.mark.parametrize(
+    ("routing", "ranks", "vary", "random"),
+    [
+        ("random", 2, None, True),
+        ("random", 1, None, False),
+        ("random", 1, "replicas", True),
+        ("power_of_two", 1, "engine.data_parallel_size", True),
+        ("round_robin", 2, "replicas", False),
+    ],
+)
+def test_routers_draw_where_there_are_several_engines(tmp_path, routing, ranks, vary, random):
+    more = f"routing: {routing}\nvariants: {{r: {{engine: {{data_parallel_size: {ranks}}}}}}}"
+    file = scenario_of(tmp_path, EVEN, more)
+    options = Options(variant="r", vary=vary, start=1, end=4) if vary else Options(variant="r")
+    assert replications_differ(ask(file, options)) is random
 
 
 def test_bounds_are_means_and_goodput_replaces_what_binds_single_requests(tmp_path):
@@ -167,24 +182,3 @@ def test_two_processes_give_the_answer_of_one(tmp_path):
     file = scenario_of(tmp_path, EVEN)
     options = Options(precision=0.2)
     assert find_capacity(file, options, Here()) == find_capacity(file, options, Local(2))
-
-
-def _double(shared, item):
-    return shared * item
-
-
-def test_a_kept_crew_works_on_without_starting_again():
-    class Counted(Here):
-        starts = 0
-
-        def start(self, work):
-            self.starts += 1
-            super().start(work)
-
-    crew, work = Counted(), Work(_double, 2)
-    with Kept(crew) as kept:
-        for _ in range(3):
-            assert dict(run_tasks(kept, work, [("a", 1), ("b", 4)])) == {"a": 2, "b": 8}
-        assert crew.starts == 1
-        assert dict(run_tasks(kept, Work(_double, 5), [("a", 1)])) == {"a": 5}
-    assert crew.starts == 2
