@@ -1,5 +1,7 @@
+import ast
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from ruamel.yaml import YAML
+from typer.main import get_command
 
 from kvsim import __version__
 from kvsim.cli import main as command_line
@@ -30,6 +33,25 @@ def test_help_names_the_commands_and_version_the_version():
     for command in ("run", "memory", "schema"):
         assert f"\n  {command} " in shown.stdout
     assert kvsim("--version").stdout == f"kvsim {__version__}\n"
+
+
+def test_options_that_messages_name_exist():
+    """In rooms that tell of no other program's options."""
+    groups = [get_command(command_line.app), *get_command(command_line.app).commands.values()]
+    known = {
+        name for one in groups for part in one.params for name in part.opts + part.secondary_opts
+    }
+    rooms = ("api", "cli", "paper", "profiling", "report", "studies", "study", "traffic")
+    files = [path for room in rooms for path in (ROOT / "kvsim" / room).rglob("*.py")]
+    named = {
+        option
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", node.value)
+    }
+    assert {"--yes", "--force", "--kv-cache-dtype"} <= named
+    assert named <= known
 
 
 def test_help_imports_nothing_heavy():

@@ -55,6 +55,7 @@ def test_no_fleet_is_exit_code_1(command_line, scenario):
         (("--tp", "one"), "expected numbers of GPUs"),
         (("--vary", "engine.max_num_seqs"), "expected PATH=VALUES"),
         (("--gpus", "h100"), "is not in the catalog"),
+        (("--kv-cache-dtype", "fp7"), "--kv-cache-dtype: must be auto or fp8, not 'fp7'"),
         (("--out", "fleet.yaml"), "name the page .html"),
     ],
 )

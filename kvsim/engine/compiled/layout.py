@@ -110,7 +110,7 @@ class Replica(NamedTuple):
     filled: Ints  # scratch: slots that nothing will fill, by step
     chunks: Ints  # scratch: (new, prefix), shape (most running, 2)
     steps: Ints  # rows of the steps table
-    left: Ints  # request, time, steps scheduled by then: shape (n, 3)
+    left: Ints  # request and time: shape (n, 2)
     events: Ints  # rows of the events table
 
 

@@ -523,7 +523,7 @@ def _finish(r: Replica, i: int) -> None:
     at[DISCARDED_TOKENS] += r.life[SAMPLED, i] - r.given[ANSWER, i]
     row = r.left[at[LEFT]]
     at[LEFT] += 1
-    row[0], row[1], row[2] = i, at[NOW_NS], at[STEP]
+    row[0], row[1] = i, at[NOW_NS]
 
 
 @jit

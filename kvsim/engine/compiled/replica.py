@@ -99,7 +99,7 @@ class CompiledReplica:
             filled=_zeros(LONGEST_STRETCH),
             chunks=_zeros(most, 2),
             steps=_zeros(FIRST_ROWS, len(STEPS)),
-            left=_zeros(4 * most, 3),
+            left=_zeros(4 * most, 2),
             events=_zeros(8 * most, len(EVENT_COLUMNS)),
         )
         self._is.at[FREE_BLOCKS] = self._blocks

@@ -48,11 +48,6 @@ class Bound:
     class_code: int | None = None
     slo: tuple[tuple[str, float], ...] = ()
 
-    @property
-    def is_share(self) -> bool:
-        """Whether the mean is a share, from 0 to 1."""
-        return self.kind not in {"mean", "largest"}
-
     def values(self, requests: Columns) -> NDArray[np.float64]:
         """Return what is averaged, of each request, NaN where there is none; shape (requests,).
 

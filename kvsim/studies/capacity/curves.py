@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from kvsim.metrics.catalog import format_figure, format_number, latency_and_statistic
 from kvsim.report.figure import (
     BLUE,
@@ -23,13 +21,13 @@ from kvsim.report.figure import (
 from kvsim.statistics import mean_interval
 from kvsim.studies.capacity.answer import CapacityAnswer, Trial
 from kvsim.studies.capacity.bounds import GROWTH
+from kvsim.studies.capacity.observe import RANKS
 
-HEIGHT_PX = 400
+_HEIGHT_PX = 400
 _LOOKS = (
     *((BLUE, "solid"), (VERMILLION, "dash"), (PURPLE, "dot"), (ORANGE, "dashdot")),
     *((SKY, "longdash"), (GRAY, "longdashdot")),
 )
-_RANKS = (99, 95, 50)
 _LEAST_SHOWN = 1e-3  # of a bound, on an axis of logarithms
 
 Curve = Sequence[tuple[float, float, float, float]]  # value, mean, low, high
@@ -89,7 +87,7 @@ def latency_chart(answer: CapacityAnswer, latency: str) -> Chart:
     """Draw percentiles of a latency, with what the SLO says of it."""
     curves = {
         f"p{rank}": _curve(answer, lambda one, rank=rank: one.latencies_s[f"{latency}_p{rank}_s"])
-        for rank in _RANKS
+        for rank in reversed(RANKS)
     }
     target = _limit_of(answer, latency)
     name = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "Queue time"}[latency]
@@ -164,7 +162,7 @@ def _chart(
     figure = {
         "data": data,
         "layout": layout(
-            HEIGHT_PX,
+            _HEIGHT_PX,
             xaxis=axis(x_title, range=list(span)),
             yaxis=axis(unit, type="log") if logarithmic else axis(unit, rangemode="tozero"),
             shapes=shapes,
@@ -246,7 +244,7 @@ def _regions(
 
 def _table(x_title: str, curves: Mapping[str, Curve]) -> Table:
     rows = [
-        [f"{x:.4g}", name, *(format_number(float(each)) for each in np.array(ends))]
+        [f"{x:.4g}", name, *map(format_number, ends)]
         for name, curve in curves.items()
         for x, *ends in curve
     ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvsim.statistics import t_quantile, warm_up_of
+from kvsim.statistics import CONFIDENCE, mean_interval, t_quantile, warm_up_of
 from kvsim.studies.capacity.answer import Status
 from kvsim.studies.capacity.bounds import Bound
 from kvsim.studies.capacity.observe import Floats, Observed
@@ -141,7 +141,8 @@ def _excess(
         return mean / allowed, mean / allowed, mean / allowed
     if len(values) < 2:
         return mean / allowed, 0.0, math.inf
-    half = t_quantile(confidence, len(values) - 1) * float(values.std(ddof=1)) / len(values) ** 0.5
+    half = mean_interval(values, confidence).half_width
+    assert half is not None, "there are several replications"
     if bound.kind == "growth":
         return mean / allowed, (mean - half) / allowed, (mean + half) / allowed
     if mean <= 0:
@@ -201,7 +202,7 @@ def _crossing_of(
     if curve is None:
         return _by_steps(number, easy, hard)
     mean_at, excess_at = curve
-    quantile = t_quantile(first.confidence or 0.95, len(a) - 1) if len(a) > 1 else math.inf
+    quantile = t_quantile(first.confidence or CONFIDENCE, len(a) - 1) if len(a) > 1 else math.inf
 
     def end(sign: float) -> Callable[[float], float]:
         def excess(place: float) -> float:

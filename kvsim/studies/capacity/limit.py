@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvsim.statistics import CONFIDENCE
 from kvsim.studies.capacity.answer import Reason
 from kvsim.studies.capacity.bounds import Bound
 from kvsim.studies.capacity.estimate import Crossing, Estimate, crossing
@@ -46,7 +47,7 @@ class Terms:
 
     precision: float = 0.05
     max_replications: int = 64
-    confidence: float | None = 0.95
+    confidence: float | None = CONFIDENCE
     deadline: float | None = None
     requests: int | None = None
 

@@ -5,9 +5,8 @@ from kvsim.report.figure import Section, Table
 from kvsim.report.shell import render_page
 from kvsim.studies.capacity.answer import CapacityAnswer
 from kvsim.studies.capacity.curves import goodput_chart, latency_chart, targets_chart
+from kvsim.studies.capacity.observe import DRAWN
 from kvsim.studies.capacity.words import tried_table
-
-_DRAWN = ("ttft", "tpot", "e2e", "queue")
 
 
 def build_page(answer: CapacityAnswer, name: str, command: str) -> str:
@@ -19,7 +18,7 @@ def build_page(answer: CapacityAnswer, name: str, command: str) -> str:
         command: What reproduces the page.
     """
     named = {(latency_and_statistic(target) or ("",))[0] for target in answer.slo}
-    latencies = [latency_chart(answer, each) for each in _DRAWN if each in named]
+    latencies = [latency_chart(answer, each) for each in DRAWN if each in named]
     sections = [
         Section("limits", "What limits", "What limits", [targets_chart(answer)]),
         Section("latency", "Latency", "Latency", latencies),

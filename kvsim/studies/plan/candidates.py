@@ -132,7 +132,8 @@ def _option_problems(options: Options) -> Iterator[Problem]:
     for path in options.vary:
         if path in {"gpu", "replicas", "price_usd_per_gpu_hour"} or path.startswith("workload"):
             yield Problem("is not a setting of the engine that a plan can choose", path=path)
-    for name, values in (("--weights", options.weights), ("--kv", options.kv_cache_dtypes)):
+    precisions = {"--weights": options.weights, "--kv-cache-dtype": options.kv_cache_dtypes}
+    for name, values in precisions.items():
         for value in values:
             if value not in {AS_IT_IS, "fp8"}:
                 yield Problem(f"must be {AS_IT_IS} or fp8, not {value!r}", path=name)

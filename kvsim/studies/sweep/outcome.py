@@ -7,6 +7,8 @@ from typing import Any
 from kvsim.scenario.load import ScenarioFile
 from kvsim.study.point import Point, run_point
 
+DONE = "done"  # status of a point with an outcome; that of others is the kind of their failure
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

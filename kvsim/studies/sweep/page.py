@@ -10,8 +10,8 @@ from kvsim.studies.sweep.front import dot_charts, front_chart
 from kvsim.studies.sweep.heat_maps import MOST_MAPS, heat_maps
 from kvsim.studies.sweep.lines import lines
 from kvsim.studies.sweep.names import value_text
+from kvsim.studies.sweep.outcome import DONE
 from kvsim.studies.sweep.parallel import Dimension, parallel_chart
-from kvsim.studies.sweep.results import DONE
 from kvsim.studies.sweep.tables import error_line, headlines, point_rows, shown_first
 from kvsim.studies.sweep.view import View
 

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import METRICS
 from kvsim.statistics import Interval, mean_interval
-from kvsim.studies.sweep.outcome import Outcome
+from kvsim.studies.sweep.outcome import DONE, Outcome
 from kvsim.studies.sweep.schema import Sweep
 from kvsim.study.point import Point
 from kvsim.study.tasks import Failure
 
-DONE = "done"
 _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 

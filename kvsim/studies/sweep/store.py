@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import InputError, Problem
-from kvsim.studies.sweep.outcome import Outcome
+from kvsim.studies.sweep.outcome import DONE, Outcome
 from kvsim.study.tasks import Failure
 
 STORE = "results.sqlite"
-_DONE = "done"
 _PATIENCE_S = 60  # while another driver writes
 _TABLE = """
 CREATE TABLE IF NOT EXISTS results (
@@ -42,20 +41,20 @@ class Store:
         """Return a result that is there."""
         query = "SELECT status, content FROM results WHERE key = ?"
         status, content = self._database.execute(query, (key,)).fetchone()
-        return Outcome(**json.loads(content)) if status == _DONE else Failure(status, content)
+        return Outcome(**json.loads(content)) if status == DONE else Failure(status, content)
 
     def put(self, key: str, result: Outcome | Failure) -> None:
         """Keep a result; from now on no death of this process loses it."""
         if isinstance(result, Failure):
             row = (key, str(result.kind), result.message)
         else:
-            row = (key, _DONE, json.dumps(result.as_dict(), allow_nan=False))
+            row = (key, DONE, json.dumps(result.as_dict(), allow_nan=False))
         self._database.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", row)
 
 
 def is_failure(status: str | None) -> bool:
     """Tell whether a status is that of a failure."""
-    return status not in {None, _DONE}
+    return status not in {None, DONE}
 
 
 @contextmanager

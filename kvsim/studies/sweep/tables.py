@@ -8,7 +8,7 @@ from kvsim.metrics.catalog import METRICS, format_figure
 from kvsim.statistics import Interval
 from kvsim.studies.sweep.answer import Answer, ranked
 from kvsim.studies.sweep.names import metric_label, short_names, value_text
-from kvsim.studies.sweep.results import DONE
+from kvsim.studies.sweep.outcome import DONE
 
 _WIDEST = 16  # letters of a value where there is little room
 _BRIEF = {
