@@ -9,10 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsim.cli.pages import refuse_foreign, write_text
+
 if TYPE_CHECKING:
     from kvsim.scenario.load import ScenarioFile
     from kvsim.studies.capacity.answer import CapacityAnswer
     from kvsim.studies.capacity.search import Options, Tell
+
+_FLAGS = {  # of the options of a search
+    "variant": "--variant",
+    "vary": "--vary",
+    "start": "--from",
+    "end": "--to",
+    "smallest": "--smallest",
+    "goodput": "--goodput",
+    "precision": "--precision",
+    "max_replications": "--max-replications",
+    "budget_s": "--budget-s",
+}
 
 
 def capacity(
@@ -53,6 +67,7 @@ def capacity(
     out: Annotated[
         Path | None, typer.Option(help="HTML page with the curve that was found.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite another file there.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Search the highest load that meets the SLO, with a confidence interval.
@@ -74,10 +89,13 @@ def capacity(
         max_replications=max_replications,
         budget_s=budget_s,
     )
-    _refuse_foreign(out)
+    if out is not None:
+        refuse_foreign(out, force, [scenario])
     answer = _search(file, options, jobs)
     if out is not None:
-        _write_page(out, answer, file)
+        from kvsim.studies.capacity.page import build_page
+
+        write_text(out, build_page(answer, file.base.name, _command(scenario, options)))
     if json:
         import json as json_format
 
@@ -131,23 +149,12 @@ def _as_text(answer: "CapacityAnswer") -> str:
     return "\n\n".join([*blocks, "\n".join(wrapped(f"Note: {note}") for note in answer.notes)])
 
 
-def _refuse_foreign(page: Path | None) -> None:
-    """Refuse to overwrite what kvsim did not write."""
-    from kvsim.errors import InputError, Problem
-    from kvsim.traffic.page import is_page
-
-    if page is None or not page.exists():
-        return
-    if not page.is_file() or not is_page(page):
-        raise InputError(Problem("is there already, and is no page of kvsim", str(page)))
-
-
-def _write_page(out: Path, answer: "CapacityAnswer", file: "ScenarioFile") -> None:
-    from kvsim.studies.capacity.page import build_page
-    from kvsim.workload.files import written_whole
-
-    command = shlex.join(["kvsim", "capacity", *sys.argv[2:]])
-    page = build_page(answer, file.base.name, command)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(out) as working:
-        working.write_text(page, encoding="utf-8")
+def _command(scenario: Path, options: "Options") -> str:
+    """Return what reproduces the answer, without options that have their usual value."""
+    usual = type(options)()
+    words = ["kvsim", "capacity", str(scenario)]
+    for name, flag in _FLAGS.items():
+        value = getattr(options, name)
+        if value != getattr(usual, name):
+            words += [flag] if value is True else [flag, str(value)]
+    return shlex.join(words)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsim.cli.pages import refuse_foreign, write_text
+
 if TYPE_CHECKING:
     from kvsim.paper.chapter import Chapter
 
@@ -33,41 +35,21 @@ def paper(
     """Simulate the PagedAttention paper (SOSP 2023): its figures, ours, and why they differ."""
     from kvsim.paper.page import build_page, verdict
     from kvsim.paper.run import as_document
-    from kvsim.workload.files import written_whole
 
     numbers = out.with_suffix(".json")
-    _refuse_foreign(out, numbers, force)
+    refuse_foreign(out, force, beside=[numbers])
     chapters = _chapters(folder, quick, jobs or len(os.sched_getaffinity(0)))
     command = ["kvsim", "paper", *([] if folder == DEFAULT_FOLDER else [str(folder)])]
     page = build_page(chapters, shlex.join([*command, *(["--quick"] if quick else [])]))
     document = _as_json(as_document(chapters))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(out) as working:
-        working.write_text(page, encoding="utf-8")
-    with written_whole(numbers) as working:
-        working.write_text(document, encoding="utf-8")
+    write_text(out, page)
+    write_text(numbers, document)
     if json:
         print(document, end="")
         return
     for text in _texts(chapters):
         print(text, end="\n\n")
     print(f"{verdict(chapters)}.\nPage: {out}\nNumbers: {numbers}")
-
-
-def _refuse_foreign(page: Path, numbers: Path, force: bool) -> None:
-    """Refuse to overwrite what kvsim did not write."""
-    from kvsim.errors import InputError, Problem
-    from kvsim.traffic.page import is_page
-
-    if page == numbers:
-        raise InputError(Problem("the numbers would replace the page; name it .html", str(page)))
-    for path in (page, numbers):
-        if path.exists() and not path.is_file():
-            raise InputError(Problem("is no file that could be replaced", str(path)))
-    if page.exists() and not force and not is_page(page):
-        raise InputError(Problem("exists; --force overwrites it", str(page)))
-    if numbers.exists() and not force and not page.exists():
-        raise InputError(Problem("exists; --force overwrites it", str(numbers)))
 
 
 def _chapters(folder: Path, quick: bool, jobs: int) -> "list[Chapter]":

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvsim.cli.pages import refuse_foreign, write_text
+
 if TYPE_CHECKING:
     from kvsim.studies.plan.candidates import Options
     from kvsim.studies.plan.result import Plan
@@ -84,7 +86,8 @@ def plan(
     )
     file = load_scenario(scenario)
     if out is not None:
-        _refuse_foreign(out, scenario, force)
+        beside = [out.with_suffix(".yaml"), out.with_suffix(".json")]
+        refuse_foreign(out, force, [scenario], beside)
     found = _found(file, options, jobs, demands=out is not None)
     if out is not None:
         _write(found, out, _command(scenario, options))
@@ -142,7 +145,7 @@ def _settings(pairs: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _value(word: str) -> Any:
-    """Read a value as YAML does: a number, true, false, null, else a text."""
+    """Read a value as JSON: a number, true, false, null; else it is a text."""
     import json as json_format
 
     try:
@@ -167,39 +170,17 @@ def _found(file: Any, options: "Options", jobs: int | None, demands: bool) -> "P
 # Files
 
 
-def _refuse_foreign(out: Path, scenario: Path, force: bool) -> None:
-    """Refuse to overwrite what kvsim did not write, and the scenario itself."""
-    from kvsim.errors import InputError, Problem
-    from kvsim.traffic.page import is_page
-    from kvsim.workload.files import refuse_inputs
-
-    places = [out, out.with_suffix(".yaml"), out.with_suffix(".json")]
-    if len(set(places)) < len(places):
-        raise InputError(Problem("name the page .html: other files go beside it", str(out)))
-    for path in places:
-        refuse_inputs(path, [scenario])
-        if path.exists() and not path.is_file():
-            raise InputError(Problem("is no file that could be replaced", str(path)))
-    is_own = out.exists() and is_page(out)
-    for path in places:
-        if path.exists() and not force and not is_own:
-            raise InputError(Problem("exists; --force overwrites it", str(path)))
-
-
 def _write(found: "Plan", out: Path, command: str) -> None:
     from kvsim.studies.plan.page import build_page
     from kvsim.studies.plan.winner import write_winner
-    from kvsim.workload.files import written_whole
 
     out.parent.mkdir(parents=True, exist_ok=True)
     if found.winner is not None:
         write_winner(found, out.with_suffix(".yaml"), force=True)
     else:
         out.with_suffix(".yaml").unlink(missing_ok=True)  # an older one would be no answer to this
-    with written_whole(out) as working:
-        working.write_text(build_page(found, command), encoding="utf-8")
-    with written_whole(out.with_suffix(".json")) as working:
-        working.write_text(_as_json(found) + "\n", encoding="utf-8")
+    write_text(out, build_page(found, command))
+    write_text(out.with_suffix(".json"), _as_json(found) + "\n")
 
 
 def _command(scenario: Path, options: "Options") -> str:

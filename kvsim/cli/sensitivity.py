@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from kvsim.cli.pages import refuse_foreign, write_text
+
 if TYPE_CHECKING:
     from kvsim.scenario.load import ScenarioFile
     from kvsim.studies.sensitivity.factors import Factor
@@ -61,7 +63,7 @@ def sensitivity(
     ranges = _ranges(vary or [])
     file = load_scenario(scenario)
     if out is not None:
-        _refuse_foreign(out, scenario, force)
+        refuse_foreign(out, force, [scenario])
     figure = metric or _metric_of(file)
     found = _found(file, _factors(file, ranges), figure, method, (samples, replications), jobs)
     if out is not None:
@@ -70,7 +72,9 @@ def sensitivity(
         command += ["--method", method] if method != "tornado" else []
         command += ["--samples", str(samples)] if samples else []
         command += ["--replications", str(replications)] if replications else []
-        _write(file, found, figure, out, shlex.join(command))
+        from kvsim.studies.sensitivity.page import build_page
+
+        write_text(out, build_page(file, found, figure, shlex.join(command)))
     print(_as_json(found, figure) if json else _as_text(found, figure, out))
 
 
@@ -149,31 +153,7 @@ def _found(
         return indices_of(factors, model, method, count, file.base.seed, draws or 1)
 
 
-# Files and text
-
-
-def _refuse_foreign(out: Path, scenario: Path, force: bool) -> None:
-    """Refuse to overwrite what isn't a page of kvsim, and the scenario itself."""
-    from kvsim.errors import InputError, Problem
-    from kvsim.traffic.page import is_page
-    from kvsim.workload.files import refuse_inputs
-
-    refuse_inputs(out, [scenario])
-    if out.exists() and not out.is_file():
-        raise InputError(Problem("is no file that could be replaced", str(out)))
-    if out.exists() and not force and not is_page(out):
-        raise InputError(Problem("exists; --force overwrites it", str(out)))
-
-
-def _write(
-    file: "ScenarioFile", found: "Tornado | Indices", metric: str, out: Path, command: str
-) -> None:
-    from kvsim.studies.sensitivity.page import build_page
-    from kvsim.workload.files import written_whole
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(out) as working:
-        working.write_text(build_page(file, found, metric, command), encoding="utf-8")
+# Text
 
 
 def _as_json(found: "Tornado | Indices", metric: str) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsim.cli.pages import refuse_foreign, write_text
+
 if TYPE_CHECKING:
     from kvsim.report.figure import Table
     from kvsim.traffic.imitation import Imitation
@@ -53,7 +55,7 @@ def trace(
     targets = [path for path in (target if page else None, fit) if path is not None]
     _refuse_twice([*targets, file])
     for written in targets:
-        _refuse_foreign(written, force)
+        refuse_foreign(written, force)
 
     from kvsim.traffic.imitation import imitate
     from kvsim.traffic.summary import analyze
@@ -62,9 +64,9 @@ def trace(
     traffic = analyze(log.read())
     imitation = imitate(traffic, log, fit, model, gpu, without_log) if fit else None
     if page:
-        _write(target, _page(traffic, file, model, kv_bytes_per_token, imitation))
+        write_text(target, _page(traffic, file, model, kv_bytes_per_token, imitation))
     if fit and imitation:
-        _write(fit, imitation.text)
+        write_text(fit, imitation.text)
     if json:
         print(_as_json(traffic, imitation))
         return
@@ -152,27 +154,6 @@ def _refuse_twice(paths: Sequence[Path]) -> None:
     if twice:
         wrong = "log, page and scenario must be different files"
         raise InputError(*(Problem(wrong, str(path)) for path in twice))
-
-
-def _refuse_foreign(path: Path, force: bool) -> None:
-    """Refuse to overwrite what isn't a page of kvsim."""
-    from kvsim.errors import InputError, Problem
-    from kvsim.traffic.page import is_page
-
-    if path.is_dir():
-        raise InputError(Problem("is a folder", str(path)))
-    if path.exists() and not path.is_file():
-        raise InputError(Problem("is no file that could be replaced", str(path)))
-    if path.exists() and not force and not is_page(path):
-        raise InputError(Problem("exists; --force overwrites it", str(path)))
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that appears whole, or not at all."""
-    from kvsim.workload.files import written_whole
-
-    with written_whole(path) as working:
-        working.write_text(text, encoding="utf-8")
 
 
 def _page(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsim.cli.pages import refuse_foreign, write_text
+
 if TYPE_CHECKING:
     from kvsim.validate.case import Case
     from kvsim.validate.peers import Errors
@@ -35,23 +37,18 @@ def validate(
     from kvsim.validate.files import read_all
     from kvsim.validate.peers import peers_of
     from kvsim.validate.summary import summarize
-    from kvsim.workload.files import refuse_inputs
 
     if out is not None:
-        refuse_inputs(out, files or [])
-        _refuse_foreign(out, force)
+        refuse_foreign(out, force, files or [])
     cases = read_all(files or [])
     rows = _rows(cases, seed, jobs or len(os.sched_getaffinity(0)))
     peers = peers_of([case.id for case in cases])
     summary = summarize(rows, cases, peers)
     if out is not None:
         from kvsim.validate.page import build_page
-        from kvsim.workload.files import written_whole
 
         command = " ".join(["kvsim", "validate", *(str(file) for file in files or [])])
-        with written_whole(out) as working:
-            page = build_page(rows, cases, summary, peers, command)
-            working.write_text(page, encoding="utf-8")
+        write_text(out, build_page(rows, cases, summary, peers, command))
     if json:
         import json as json_format
 
@@ -62,17 +59,6 @@ def validate(
         print(part, end="\n\n")
     if out is not None:
         print(f"Page: {out}")
-
-
-def _refuse_foreign(out: Path, force: bool) -> None:
-    """Refuse to overwrite what isn't a page of kvsim."""
-    from kvsim.errors import InputError, Problem
-    from kvsim.traffic.page import is_page
-
-    if out.exists() and not out.is_file():
-        raise InputError(Problem("is no file that could be replaced", str(out)))
-    if out.exists() and not force and not is_page(out):
-        raise InputError(Problem("exists; --force overwrites it", str(out)))
 
 
 def _rows(cases: "list[Case]", seed: int, jobs: int) -> "list[Row]":

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from importlib.resources import files
+from pathlib import Path
 
 from kvsim import __version__
 from kvsim.report.figure import Chart
@@ -38,6 +39,12 @@ def render_page(template: str, charts: Sequence[Chart], **values: object) -> str
         figures=_figures_json(charts),
         **values,
     )
+
+
+def is_page(path: Path) -> bool:
+    """Tell whether a file is a page that kvsim made."""
+    with path.open("rb") as file:
+        return b'<meta name="generator" content="kvsim ' in file.read(2000)
 
 
 def _figures_json(charts: Sequence[Chart]) -> str:

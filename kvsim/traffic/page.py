@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from kvsim.report.figure import Chart, Section, Table
 from kvsim.report.shell import render_page
@@ -20,12 +19,6 @@ class ForModel:
 
     name: str
     kv_bytes_per_token: int
-
-
-def is_page(path: Path) -> bool:
-    """Tell whether a file is a page that kvsim made."""
-    with path.open("rb") as file:
-        return b'<meta name="generator" content="kvsim ' in file.read(2000)
 
 
 def build_page(

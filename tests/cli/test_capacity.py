@@ -41,13 +41,16 @@ def test_a_deterministic_queue_is_feasible_until_it_grows(command_line, scenario
 
 def test_text_says_that_nothing_is_random_and_fits_the_terminal(command_line, scenario, tmp_path):
     page = tmp_path / "deep" / "capacity.html"
-    result = command_line("capacity", scenario, "--jobs", 1, "--out", page)
+    result = command_line(
+        *("capacity", scenario, "--jobs", 1, "--precision", 0.2, "--from", 0.1, "--out", page)
+    )
     assert result.returncode == 0
     assert result.stdout.startswith("Up to ")
     assert "Nothing in this traffic is random" in result.stdout
     assert "the queue is unstable" in result.stdout.replace("\n", " ")
     assert max(map(len, result.stdout.partition("Page:")[0].splitlines())) <= 80
     assert "chart-targets" in page.read_text()
+    assert f"kvsim capacity {scenario} --from 0.1 --precision 0.2<" in page.read_text()
 
 
 def test_a_setting_is_searched_within_its_range(command_line, scenario):
@@ -90,5 +93,7 @@ def test_a_file_of_someone_else_is_not_overwritten(command_line, scenario, tmp_p
     mine = tmp_path / "mine.html"
     mine.write_text("precious")
     result = command_line("capacity", scenario, "--jobs", 1, "--out", mine)
-    assert result.returncode == 2
+    assert (result.returncode, result.stderr) == (2, f"{mine}: exists; --force overwrites it\n")
     assert mine.read_text() == "precious"
+    assert command_line("capacity", scenario, "--out", scenario, "--force").returncode == 2
+    assert scenario.read_text() == SCENARIO

@@ -75,7 +75,7 @@ def test_a_log_of_no_known_format_is_read_by_its_columns(kvsim, tmp_path):
         ([AZURE, "--model", "nobody/knows"], "nobody/knows"),
         ([AZURE, "--fit", "log.csv"], "log.csv: exists; --force overwrites it"),
         ([AZURE, "--out", "log.csv"], "log.csv: exists; --force overwrites it"),
-        ([AZURE, "--out", "."], "is a folder"),
+        ([AZURE, "--out", "."], ".: is no file that could be replaced"),
         ([AZURE, "--out", "x", "--fit", "./x"], "x: log, page and scenario must be different"),
         (["log.csv", "--out", "log.csv", "--force"], "log.csv: log, page and scenario must be"),
         ([AZURE, "--without-log"], "--without-log is about the imitation: give --fit too"),

@@ -94,8 +94,8 @@ def run_sweep(
 
 def _refuse_foreign(table_path: Path, page_path: Path) -> None:
     """Refuse to write over what is no sweep's, before anything runs."""
+    from kvsim.report.shell import is_page
     from kvsim.studies.sweep.table import is_table
-    from kvsim.traffic.page import is_page
 
     for path, is_mine in ((table_path, is_table), (page_path, is_page)):
         if path.exists() and not (path.is_file() and is_mine(path)):
