@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from kvsim.errors import InputError
+from kvsim.errors import BrokenLawError, InputError
 from kvsim.metrics.catalog import METRICS
 from kvsim.metrics.summary import COMPARED, certainty
 from kvsim.rundir import Run, run_into
@@ -18,7 +18,7 @@ from kvsim.study.here import Here
 from kvsim.study.local import crew_of
 from kvsim.study.point import Point, point_key, run_point
 from kvsim.study.replications import further_replications
-from kvsim.study.tasks import Failure, result_of
+from kvsim.study.tasks import Failure
 from tests.disk import contents
 
 SCENARIO = """\
@@ -180,10 +180,10 @@ def test_a_replication_that_can_not_be_simulated_is_named(tmp_path):
 
 
 def test_a_failure_is_raised_as_what_it_is():
-    assert result_of(3) == 3
-    with pytest.raises(InputError, match="too long"):
-        result_of(Failure("refused", "too long"))
-    with pytest.raises(InputError, match="died"):
-        result_of(Failure("killed", "workers died"))
-    with pytest.raises(RuntimeError, match="Traceback"):
-        result_of(Failure("defect", "Traceback"))
+    for failure, kind in (
+        (Failure("refused", "too long"), InputError),
+        (Failure("killed", "workers died"), InputError),
+        (Failure("defect", "Traceback"), BrokenLawError),
+    ):
+        assert type(failure.error()) is kind
+        assert str(failure.error("here")) == f"here: {failure.message}"

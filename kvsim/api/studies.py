@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -29,11 +29,11 @@ from kvsim.studies.sweep.run import SweepResult as Swept
 from kvsim.studies.sweep.run import run_sweep
 from kvsim.studies.sweep.tables import point_rows, shown_first
 from kvsim.study.local import crew_of
+from kvsim.study.tasks import Tell as Progress
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Progress = Callable[[int, int], None]  # how much is done, of how much
 _MOST_ROWS = 20
 
 

@@ -1,9 +1,6 @@
 """`kvsim capacity`: the highest load, or the setting, that still meets the SLO."""
 
 import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +11,7 @@ from kvsim.cli.pages import refuse_foreign, write_text
 if TYPE_CHECKING:
     from kvsim.scenario.load import ScenarioFile
     from kvsim.studies.capacity.answer import CapacityAnswer
-    from kvsim.studies.capacity.search import Options, Tell
+    from kvsim.studies.capacity.search import Options
 
 _FLAGS = {  # of the options of a search
     "variant": "--variant",
@@ -108,35 +105,18 @@ def capacity(
 
 
 def _search(file: "ScenarioFile", options: "Options", jobs: int | None) -> "CapacityAnswer":
+    """Search, with a bar on stderr if it is a terminal."""
+    from kvsim.cli.progress import counted
     from kvsim.studies.capacity.search import find_capacity
     from kvsim.study.local import crew_of
 
-    with _progress() as tell:
-        return find_capacity(file, options, crew_of(jobs), tell)
-
-
-@contextmanager
-def _progress() -> "Iterator[Tell | None]":
-    """Yield what a search tells its progress to; None, unless stderr is a terminal."""
-    if sys.stderr is None or not sys.stderr.isatty():  # it may have been closed
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.fields[stage]}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} simulations planned so far"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(file=sys.stderr)) as bars:
-        bar = bars.add_task("", total=None, stage="capacity")
+    with counted("simulations planned so far") as counted_so:
 
         def tell(done: int, planned: int, value: float) -> None:
-            bars.update(bar, completed=done, total=planned, stage=f"at {value:.4g}")
+            if counted_so:
+                counted_so(done, planned, f"simulations planned so far, now at {value:.4g}")
 
-        yield tell
+        return find_capacity(file, options, crew_of(jobs), tell)
 
 
 def _as_text(answer: "CapacityAnswer") -> str:

@@ -1,24 +1,32 @@
-"""Progress bars on stderr: simulated time and requests done by variant, then replications."""
+"""Progress bars on stderr: of a run by variant and replications; of anything that is counted."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
-from kvsim.rundir import Progress as Tell
+from kvsim.rundir import Progress as TellRun
+from kvsim.study.tasks import Tell
 from kvsim.units import NS_PER_S, format_duration
 
-TellDone = Callable[[int, int], None]  # simulations that are done, of how many
+
+class TellCounted(Protocol):
+    """Who is told how many are done."""
+
+    def __call__(self, done: int, of: int, doing: str = ..., /) -> None:
+        """Take in how many are done, of how many, and what is being done if it changes."""
+        ...
 
 
 @contextmanager
 def progress_of(
     variants: Sequence[str], requests: int
-) -> Iterator[tuple[Tell | None, TellDone | None]]:
+) -> Iterator[tuple[TellRun | None, Tell | None]]:
     """Yield what a run and its further replications tell their progress to.
 
     Both are None, unless stderr is a terminal.
     """
-    if sys.stderr is None or not sys.stderr.isatty():  # it may have been closed
+    if not _is_seen():
         yield None, None
         return
     # Importing rich takes longer than a small run: only who sees the bar pays for it.
@@ -51,9 +59,12 @@ def progress_of(
 
 
 @contextmanager
-def counted(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield what is told how many of how many are done; None, unless stderr is a terminal."""
-    if sys.stderr is None or not sys.stderr.isatty():  # it may have been closed
+def counted(what: str) -> Iterator[TellCounted | None]:
+    """Yield what is told how many are done; None, unless stderr is a terminal.
+
+    The bar shows rate and time left; what was there before the first telling counts for neither.
+    """
+    if not _is_seen():
         yield None
         return
     from rich.console import Console
@@ -61,19 +72,33 @@ def counted(what: str) -> Iterator[Callable[[int, int], None] | None]:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        Task,
         TextColumn,
-        TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class Rate(TextColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:.3g}/s" if task.speed else "")
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
+        Rate(""),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(file=sys.stderr)) as bars:
         task = bars.add_task(what, total=None)
-        yield lambda done, of: bars.update(task, completed=done, total=of)
+
+        def tell(done: int, of: int, doing: str = what) -> None:
+            if bars.tasks[0].total is None:
+                bars.reset(task, total=of, completed=done)
+            bars.update(task, completed=done, total=of, description=doing)
+
+        yield tell
+
+
+def _is_seen() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()  # it may have been closed

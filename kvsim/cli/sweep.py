@@ -2,8 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from kvsim.studies.sweep.answer import Answer
     from kvsim.studies.sweep.load import SweepFile
-    from kvsim.studies.sweep.run import SweepResult, Tell
+    from kvsim.studies.sweep.run import SweepResult
     from kvsim.study.tasks import Crew
 
 MANY_POINTS = 100_000  # are rather a mistake
@@ -44,9 +42,10 @@ def sweep(
     loaded = load_sweep(file)
     _confirm(loaded, yes)
 
+    from kvsim.cli.progress import counted
     from kvsim.studies.sweep.run import run_sweep
 
-    with _progress() as tell:
+    with counted("points") as tell:
         result = run_sweep(
             loaded,
             out,
@@ -89,45 +88,6 @@ def _crew(jobs: int | None, dask: str | None) -> "Crew":
     from kvsim.study.dask import dask_crew
 
     return dask_crew(dask)
-
-
-@contextmanager
-def _progress() -> "Iterator[Tell | None]":
-    """Yield what is told how many points are done; it shows rate and time left on a terminal."""
-    if sys.stderr is None or not sys.stderr.isatty():  # it may have been closed
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    class Rate(TextColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:.3g}/s" if task.speed else "")
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Rate(""),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(file=sys.stderr)) as bars:
-        task = bars.add_task("looking up points", total=None)
-
-        def tell(done: int, of: int) -> None:
-            if bars.tasks[0].total is None:  # what was there before says nothing of the rate
-                bars.reset(task, total=of, completed=done, description="points")
-            bars.update(task, completed=done)
-
-        yield tell
 
 
 def _text(result: "SweepResult", answer: "Answer") -> str:

@@ -1,6 +1,6 @@
 """Runs all chapters: their tasks in processes side by side, then what they make of the results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from kvsim.paper import (
 from kvsim.paper.chapter import Chapter
 from kvsim.paper.tasks import Task
 from kvsim.study.local import crew_of
-from kvsim.study.tasks import Work, result_of, run_tasks
+from kvsim.study.tasks import Failure, Tell, Work, run_tasks
 
 
 class ChapterModule(Protocol):
@@ -59,7 +59,7 @@ def run_chapters(
     folder: Path,
     quick: bool = False,
     jobs: int = 1,
-    tell: Callable[[int, int], None] | None = None,
+    tell: Tell | None = None,
 ) -> list[Chapter]:
     """Simulate all that the chapters ask for.
 
@@ -82,7 +82,9 @@ def run_chapters(
     }
     found: dict[tuple[str, str], Any] = {}
     for place, outcome in run_tasks(crew_of(jobs), Work(_result, None), tasks.items()):
-        found[place] = result_of(outcome)
+        if isinstance(outcome, Failure):
+            raise outcome.error()
+        found[place] = outcome
         if tell:
             tell(len(found), len(tasks))
     # In the order of the tasks, however they were done.

@@ -1,13 +1,12 @@
 """Further replications of a run: simulated in memory by a crew, of which the figures are kept."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvsim.metrics.summary import Summary
 from kvsim.scenario.load import ScenarioFile
 from kvsim.study.point import Point, run_point
-from kvsim.study.tasks import Crew, Failure, Work, result_of, run_tasks
+from kvsim.study.tasks import Crew, Failure, Tell, Work, run_tasks
 
 
 def further_replications(
@@ -16,7 +15,7 @@ def further_replications(
     replications: int,
     crew: Crew,
     changes: Mapping[str, Any] | None = None,
-    tell: Callable[[int, int], None] | None = None,
+    tell: Tell | None = None,
 ) -> dict[str, list[Summary]]:
     """Simulate all replications but the first, which a run leaves on the disk.
 
@@ -33,6 +32,7 @@ def further_replications(
 
     Raises:
         InputError: A replication can't be simulated; says which.
+        BrokenLawError: kvsim failed.
     """
     points = {
         (name, number): Point(changes or {}, name, number)
@@ -42,9 +42,8 @@ def further_replications(
     found: dict[tuple[str, int], Summary] = {}
     for key, outcome in run_tasks(crew, Work(_summary_of, file), points.items()):
         if isinstance(outcome, Failure):
-            where = f"replication {key[1]} of variant {key[0]}"
-            outcome = replace(outcome, message=f"{where}: {outcome.message}")
-        found[key] = result_of(outcome)
+            raise outcome.error(f"replication {key[1]} of variant {key[0]}")
+        found[key] = outcome
         if tell:
             tell(len(found), len(points))
     return {name: [found[name, number] for number in range(1, replications)] for name in variants}

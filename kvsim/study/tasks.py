@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from kvsim.errors import InputError
+from kvsim.errors import BrokenLawError, InputError
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -32,19 +32,13 @@ class Failure:
     kind: Literal["refused", "defect", "killed"]
     message: str
 
+    def error(self, where: str = "") -> InputError | BrokenLawError:
+        """Return what is raised where this ends the whole; `where` is said first."""
+        kind = BrokenLawError if self.kind == "defect" else InputError
+        return kind(f"{where}: {self.message}" if where else self.message)
 
-def result_of(outcome: Result | Failure) -> Result:
-    """Return a result, where one failure ends the whole.
 
-    Raises:
-        InputError: The input, or this machine, allows no result.
-        RuntimeError: kvsim failed.
-    """
-    if not isinstance(outcome, Failure):
-        return outcome
-    if outcome.kind == "defect":
-        raise RuntimeError(outcome.message)
-    raise InputError(outcome.message)
+Tell = Callable[[int, int], None]  # how many items are done, of how many
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvsim.errors import InputError
 from kvsim.scenario.change import changed
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
@@ -69,6 +68,7 @@ def find_capacity(
 
     Raises:
         InputError: There is no SLO, or no load to vary, or the scenario can't be simulated.
+        BrokenLawError: kvsim failed.
     """
     deadline = None if options.budget_s is None else time.monotonic() + options.budget_s
     question = ask(file, options)
@@ -132,7 +132,7 @@ def _by_crew(crew: Crew, question: Question, tell: Tell | None) -> Simulate:
         planned = done + len(asks)
         for place, result in run_tasks(crew, work, enumerate(asks)):
             if isinstance(result, Failure):
-                raise _error_of(result, question, asks[place])
+                raise result.error(f"at {question.knob.show(asks[place].value)}")
             found[place] = result
             done += 1
             if tell is not None:
@@ -140,9 +140,3 @@ def _by_crew(crew: Crew, question: Question, tell: Tell | None) -> Simulate:
         return [found[place] for place in range(len(asks))]
 
     return simulate
-
-
-def _error_of(failure: Failure, question: Question, asked: Ask) -> Exception:
-    if failure.kind == "defect":
-        return RuntimeError(failure.message)
-    return InputError(f"at {question.knob.show(asked.value)}: {failure.message}")

@@ -2,25 +2,20 @@
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from kvsim.errors import BrokenLawError, InputError, Problem
+from kvsim.errors import InputError, Problem
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
 from kvsim.studies.plan.candidates import Candidate, Options, candidates_of
-from kvsim.studies.plan.fleet import (
-    Ask,
-    Fleet,
-    Least,
-    work_on,
-)
+from kvsim.studies.plan.fleet import Ask, Fleet, Least, work_on
 from kvsim.studies.plan.result import Plan, Skipped, WhyNot
 from kvsim.studies.plan.trial import Load
 from kvsim.study.point import Point
 from kvsim.study.randomness import is_random
-from kvsim.study.tasks import Crew, Failure, Work, run_tasks
+from kvsim.study.tasks import Crew, Failure, Tell, Work, run_tasks
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -29,8 +24,6 @@ Key = TypeVar("Key", bound=Hashable)
 WAVE = 4
 DEMANDS = (0.5, 1.5, 2.0)  # of the plan's, for which the winner's fleet is told as well
 _DEAREST = 4  # a candidate that is looked at for comparison may cost so many times the winner
-
-Tell = Callable[[int, int], None]  # candidates done, of how many
 
 
 def find_plan(
@@ -51,10 +44,11 @@ def find_plan(
         options: What may be chosen.
         crew: Who simulates.
         demands: Also search the winner's fleets for other demands.
-        tell: Is told how far the search has come.
+        tell: Is told how many candidates are done.
 
     Raises:
         InputError: There is no SLO, no candidate, or the traffic can't be drawn.
+        BrokenLawError: kvsim failed.
     """
     scenario = file.base
     if not scenario.slo and not scenario.class_slos:
@@ -200,7 +194,7 @@ class _Search:
         """Yield what was found; a defect ends the search."""
         for key, found in run_tasks(self._crew, self._work, asks.items()):
             if isinstance(found, Failure) and found.kind == "defect":
-                raise BrokenLawError(found.message)
+                raise found.error()
             yield key, found
 
     def _plan(self, demands: Sequence[tuple[float, Fleet]]) -> Plan:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvsim.errors import BrokenLawError, InputError, Problem, did_you_mean
+from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.metrics.catalog import METRICS
 from kvsim.scenario.load import ScenarioFile
 from kvsim.studies.sensitivity.factors import Factor
 from kvsim.study.point import Point, run_point
-from kvsim.study.tasks import Crew, Failure, Work, run_tasks
+from kvsim.study.tasks import Crew, Failure, Tell, Work, run_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,6 @@ class Answer:
 
 
 Model = Callable[[Sequence[Ask]], Sequence[Answer]]
-Tell = Callable[[int, int], None]  # simulations done, of how many
 
 
 def simulated(
@@ -86,5 +85,5 @@ def _answer(result: Answer | Failure) -> Answer:
     if not isinstance(result, Failure):
         return result
     if result.kind == "defect":
-        raise BrokenLawError(result.message)
+        raise result.error()
     return Answer(None, result.message)

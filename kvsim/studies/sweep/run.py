@@ -1,6 +1,6 @@
 """Runs a sweep: what its directory doesn't have yet is simulated, and all of it told."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +12,11 @@ from kvsim.studies.sweep.outcome import Outcome, simulated
 from kvsim.studies.sweep.results import Results, collect
 from kvsim.studies.sweep.store import STORE, Store, is_failure, opened
 from kvsim.study.point import Point, point_key
-from kvsim.study.tasks import Crew, Failure, Work, run_tasks
+from kvsim.study.tasks import Crew, Failure, Tell, Work, run_tasks
 from kvsim.workload.files import written_whole
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Tell = Callable[[int, int], None]  # how many points are done, of how many
 
 
 @dataclass(frozen=True, slots=True)
