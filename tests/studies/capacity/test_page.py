@@ -20,6 +20,7 @@ from tests.studies.capacity.test_known_rates import scenario_of
 def answer(tmp_path_factory) -> CapacityAnswer:
     queue = Queue(1)
     question = ask(scenario_of(tmp_path_factory.mktemp("md1"), queue, 0.75), Options())
+    question = replace(question, knob=replace(question.knob, first=1.5))  # more than it serves
     search = Search(
         question.knob,
         question.bounds,
@@ -47,8 +48,11 @@ def test_statuses_follow_from_the_intervals(answer):
 
 
 def test_saturated_values_are_called_unstable(answer):
-    beyond = [one for one in answer.trials if one.value > 1.1]
-    assert all(one.growth > 0.01 for one in beyond)
+    status = {one.value: one.status for one in answer.tried}
+    saturated = [value for value in status if value > 1.1]  # requests/s; it serves one
+    assert saturated
+    assert {status[value] for value in saturated} == {"unstable"}
+    assert all(one.growth > 0.01 for one in answer.trials if one.value in saturated)
 
 
 def test_every_trial_is_told_and_has_the_window_of_its_value(answer):

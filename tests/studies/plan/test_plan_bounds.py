@@ -164,17 +164,17 @@ def test_bound_is_met_where_batches_are_full(folder):
     assert least_s == pytest.approx(busy_s, rel=0.06)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [1, 4, 5, 7, 9, 11, 12])  # each has a bound above one replica
 def test_no_feasible_fleet_is_smaller_than_the_bound(folder, seed):
     drawn = random.Random(seed)
     workload = (
-        f"{{arrivals: {{kind: gamma, rate_per_s: {drawn.choice([20, 60, 120])}, burstiness: "
-        f"{drawn.choice([0.3, 1, 4])}}}, num_requests: 150, lengths: {{kind: lognormal, "
-        f"prompt_mean_tokens: {drawn.choice([50, 400])}, prompt_cv: 1, prompt_max_tokens: 1500, "
-        f"output_mean_tokens: {drawn.choice([20, 120])}, output_cv: 0.7, output_max_tokens: 900}}}}"
+        f"{{arrivals: {{kind: gamma, rate_per_s: {drawn.choice([150, 300])}, burstiness: "
+        f"{drawn.choice([0.3, 1, 4])}}}, num_requests: 800, lengths: {{kind: lognormal, "
+        f"prompt_mean_tokens: {drawn.choice([50, 800])}, prompt_cv: 1, prompt_max_tokens: 1500, "
+        f"output_mean_tokens: {drawn.choice([40, 120])}, output_cv: 0.7, output_max_tokens: 900}}}}"
     )
     slo = drawn.choice(
-        ["{ttft_p90_s: 0.5, tpot_p90_s: 0.02}", "{e2e_p95_s: 3}", "{ttft_p50_s: 0.2}"]
+        ["{ttft_p90_s: 0.5, tpot_p90_s: 0.02}", "{e2e_p95_s: 3}", "{ttft_p95_s: 0.2}"]
     )
     file = scenario_file(folder, workload=workload, slo=slo, cost=AFFINE, seed=seed)
     load = Load(file, 1.0, 2)
@@ -184,6 +184,7 @@ def test_no_feasible_fleet_is_smaller_than_the_bound(folder, seed):
     )[0]  # fmt: skip
     ready = make_ready(file, load.point(candidate, 1))
     least = least_replicas(ready.variant, ready.requests, 2)
+    assert least > 1
     assert not any(judged(load, candidate, fewer).met for fewer in range(1, least))
 
 
