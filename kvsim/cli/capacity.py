@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsim.cli.pages import refuse_foreign, write_text
+from kvsim.cli.text import aligned, as_json, wrapped
 
 if TYPE_CHECKING:
     from kvsim.scenario.load import ScenarioFile
@@ -94,9 +95,7 @@ def capacity(
 
         write_text(out, build_page(answer, file.base.name, _command(scenario, options)))
     if json:
-        import json as json_format
-
-        print(json_format.dumps(answer.as_dict(), indent=1, ensure_ascii=False, allow_nan=False))
+        print(as_json(answer.as_dict()))
     else:
         print(_as_text(answer))
         if out is not None:
@@ -121,7 +120,6 @@ def _search(file: "ScenarioFile", options: "Options", jobs: int | None) -> "Capa
 
 def _as_text(answer: "CapacityAnswer") -> str:
     """Return what is printed, at most 80 columns wide where names allow it."""
-    from kvsim.cli.text import aligned, wrapped
     from kvsim.studies.capacity.words import tried_table
 
     table = tried_table(answer)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvsim.cli.pages import refuse_foreign, write_text
+from kvsim.cli.text import aligned, as_json, wrapped
 
 if TYPE_CHECKING:
     from kvsim.studies.plan.candidates import Options
@@ -209,15 +210,12 @@ def _command(scenario: Path, options: "Options") -> str:
 
 
 def _as_json(found: "Plan") -> str:
-    import json as json_format
-
     from kvsim.studies.plan.answer import as_dict
 
-    return json_format.dumps(as_dict(found), indent=1, ensure_ascii=False, allow_nan=False)
+    return as_json(as_dict(found))
 
 
 def _as_text(found: "Plan", out: Path | None) -> str:
-    from kvsim.cli.text import aligned, wrapped
     from kvsim.studies.plan.answer import candidate_table, demand_table, sentences, skipped_groups
 
     table = candidate_table(found)
@@ -243,7 +241,5 @@ def _as_text(found: "Plan", out: Path | None) -> str:
 
 def _group(reason: str, labels: Sequence[str]) -> str:
     from textwrap import indent
-
-    from kvsim.cli.text import wrapped
 
     return f"{wrapped(reason)}\n{indent(wrapped('; '.join(labels)), '    ')}"

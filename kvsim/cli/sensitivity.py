@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from kvsim.cli.pages import refuse_foreign, write_text
+from kvsim.cli.text import aligned, as_json, wrapped
 
 if TYPE_CHECKING:
     from kvsim.scenario.load import ScenarioFile
@@ -157,19 +158,16 @@ def _found(
 
 
 def _as_json(found: "Tornado | Indices", metric: str) -> str:
-    import json as json_format
-
     from kvsim.studies.sensitivity.answer import indices_dict, tornado_dict
     from kvsim.studies.sensitivity.tornado import Tornado
 
     facts: dict[str, Any] = (
         tornado_dict(found, metric) if isinstance(found, Tornado) else indices_dict(found, metric)
     )
-    return json_format.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False)
+    return as_json(facts)
 
 
 def _as_text(found: "Tornado | Indices", metric: str, out: Path | None) -> str:
-    from kvsim.cli.text import aligned, wrapped
     from kvsim.studies.sensitivity.answer import (
         indices_sentences,
         indices_table,

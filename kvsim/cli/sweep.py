@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvsim.cli.text import aligned, as_json, wrapped
+
 if TYPE_CHECKING:
     from kvsim.studies.sweep.answer import Answer
     from kvsim.studies.sweep.load import SweepFile
@@ -56,9 +58,7 @@ def sweep(
         )
     answer = result.answer
     if json:
-        import json as json_format
-
-        print(json_format.dumps(_document(result, answer), indent=1, allow_nan=False))
+        print(as_json(_document(result, answer)))
     else:
         print(_text(result, answer))
     raise typer.Exit(0 if answer.eligible.any() else 1)
@@ -92,7 +92,6 @@ def _crew(jobs: int | None, dask: str | None) -> "Crew":
 
 def _text(result: "SweepResult", answer: "Answer") -> str:
     """Return what is printed: the answer, the points that matter, where the rest is."""
-    from kvsim.cli.text import aligned, wrapped
     from kvsim.studies.sweep.tables import headlines, point_rows, shown_first
 
     shown = shown_first(answer)[:_MOST_ROWS]

@@ -1,7 +1,9 @@
-"""Text for the terminal: tables in columns, sentences cut into lines."""
+"""Text for the terminal: tables in columns, sentences cut into lines, JSON for machines."""
 
+import json
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 WIDTH = 80
 
@@ -20,3 +22,12 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 def wrapped(text: str) -> str:
     """Cut a text into lines at its spaces."""
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def as_json(facts: Any) -> str:
+    """Return an answer as JSON: numbers that are none would not be read everywhere.
+
+    Raises:
+        ValueError: A number is infinite, or none.
+    """
+    return json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False)

@@ -41,6 +41,23 @@ def changed(file: ScenarioFile, changes: Mapping[str, Any], variant: str = BASE)
     return replace(file, document=alone, variants={BASE: scenario})
 
 
+def number_at(values: Any, path: str) -> float | None:
+    """Return the number at a dotted path of a scenario's plain data; None if nothing is set there.
+
+    Raises:
+        InputError: Something else stands there.
+    """
+    node = values
+    for step in path.split("."):
+        if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+            node = node[int(step)]
+        else:
+            node = node.get(step) if isinstance(node, dict) else None
+    if isinstance(node, bool) or not isinstance(node, int | float | None):
+        raise InputError(Problem("is no number that could be varied", path=path))
+    return node
+
+
 def _laid(node: Any, path: str, steps: Sequence[str], value: Any) -> Any:
     """Return a node with a value laid over it at some steps below."""
     if not steps:

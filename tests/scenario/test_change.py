@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvsim.errors import InputError
-from kvsim.scenario.change import changed
+from kvsim.scenario.change import changed, number_at
 from kvsim.scenario.load import ScenarioFile, load_scenario
 from kvsim.scenario.schema import BASE
 
@@ -197,3 +197,13 @@ def test_a_mistake_of_the_file_itself_is_located_there(write: Write) -> None:
     problems = refused(file, {"model": "no/model", "seed": -1})
     assert {problem.path for problem in problems} == {"model", "seed"}
     assert all(problem.file is None for problem in problems)
+
+
+def test_the_number_at_a_path_is_found_in_plain_data():
+    values = {"a": {"b": [1, {"c": 2.5}], "d": None, "e": True, "f": "text"}}
+    assert (number_at(values, "a.b.0"), number_at(values, "a.b.1.c")) == (1, 2.5)
+    for unset in ("a.d", "a.x", "a.b.2", "a.f.g", "x.y"):
+        assert number_at(values, unset) is None
+    for other in ("a", "a.b", "a.e", "a.f"):
+        with pytest.raises(InputError, match=f"{other}: is no number"):
+            number_at(values, other)

@@ -279,23 +279,3 @@ def knob_at(
 
 def _set(path: str, whole: bool, value: float) -> Mapping[str, Any]:
     return {path: int(value) if whole else value}
-
-
-def value_at(scenario: Scenario, path: str) -> float | None:
-    """Return the number that stands at a dotted path of a scenario, None if there is none.
-
-    Raises:
-        InputError: Something else stands there.
-    """
-    node: Any = scenario
-    for step in path.split("."):
-        if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
-            node = node[int(step)]
-        elif isinstance(node, dict):
-            node = node.get(step)
-        else:
-            node = getattr(node, step, None)
-    if node is not None and (isinstance(node, bool) or not isinstance(node, int | float)):
-        raise InputError(Problem("is no number that could be varied", path=path))
-    found: float | None = node
-    return found

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvsim.scenario.change import changed
+from kvsim.scenario.change import changed, number_at
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
 from kvsim.statistics import CONFIDENCE
 from kvsim.studies.capacity.answer import CapacityAnswer
 from kvsim.studies.capacity.bounds import bounds_of
-from kvsim.studies.capacity.knob import is_steady, knob_at, load_of, value_at
+from kvsim.studies.capacity.knob import is_steady, knob_at, load_of
 from kvsim.studies.capacity.limit import Search, Terms, pilot_requests
 from kvsim.studies.capacity.observe import Observed
 from kvsim.studies.capacity.simulation import Ask, Question, Simulate, simulate_once
@@ -96,7 +96,7 @@ def ask(file: ScenarioFile, options: Options) -> Question:
     if options.vary is None:
         knob = load_of(scenario, options.start, options.end)
     else:
-        written = value_at(scenario, options.vary)
+        written = number_at(scenario.model_dump(mode="json"), options.vary)
         knob = knob_at(options.vary, written, options.start, options.end, options.smallest)
         changed(file, {**options.changes, **knob.changes(knob.first)}, options.variant)
     steady = is_steady(scenario) and not (options.vary or "").endswith(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvsim.errors import InputError, Problem
-from kvsim.scenario.change import changed
+from kvsim.scenario.change import changed, number_at
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.resolve import resolve
 from kvsim.scenario.schema import BASE
@@ -103,7 +103,7 @@ def factor_of(file: ScenarioFile, name: str, low: float, high: float) -> Factor:
         return Factor(name, low, high, 1.0, False, lambda x: knob.changes(knob.first * x))
     if name in _LENGTHS:
         return Factor(name, low, high, 1.0, False, _scaled_lengths(file.base.workload, name))
-    base = _number_at(file, name)
+    base = number_at(resolve(file.base, BASE, file.base_dir).as_dict(), name)
     are_whole = float(low).is_integer() and float(high).is_integer()
     whole = are_whole and not isinstance(base, float)
     factor = Factor(name, low, high, base, whole, lambda x: {name: round(x) if whole else float(x)})
@@ -146,20 +146,3 @@ def _length_fields(workload: Workload, name: str) -> Iterator[tuple[str, float, 
                 value = getattr(law, field, None)
                 if isinstance(value, int | float):
                     yield f"{prefix}.{section}.{field}", value, isinstance(value, int)
-
-
-def _number_at(file: ScenarioFile, path: str) -> float | int | None:
-    """Return the number at a path of the resolved scenario; None if nothing is set there.
-
-    Raises:
-        InputError: There is something else than a number.
-    """
-    node: Any = resolve(file.base, BASE, file.base_dir).as_dict()
-    for step in path.split("."):
-        if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
-            node = node[int(step)]
-        else:
-            node = node.get(step) if isinstance(node, dict) else None
-    if isinstance(node, bool) or not isinstance(node, int | float | None):
-        raise InputError(Problem("is no number, so it has no range", path=path))
-    return node
