@@ -10,7 +10,7 @@ from kvsim.scenario.load import ScenarioFile, load_scenario
 from kvsim.scenario.schema import BASE
 
 FOLDER = Path(__file__).parents[2] / "scenarios"
-SHIPPED = sorted(FOLDER.rglob("*.yaml"))
+SHIPPED = sorted(path for path in FOLDER.rglob("*.yaml") if path.parent.name != "sweeps")
 Write = Callable[..., Path]
 
 
