@@ -141,7 +141,7 @@ def test_a_mean_is_within_its_bound_if_the_figure_is(tmp_path):
         figure = bound.name.removeprefix("max_")
         if bound.kind == "beyond":
             percentile = figures[f"{bound.latency}_p95_s"]
-            bound = replace(bound, limit_s=percentile)  # noqa: PLW2901
+            bound = replace(bound, limit_s=percentile)
         one = observe(tables, [bound], context, steady=False)
         mean = one.mean(bound, 0)
         if bound.kind == "beyond":
