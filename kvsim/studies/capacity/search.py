@@ -19,7 +19,6 @@ from kvsim.studies.capacity.limit import Search, Terms, pilot_requests
 from kvsim.studies.capacity.observe import Observed
 from kvsim.studies.capacity.simulation import Ask, Question, Simulate, simulate_once
 from kvsim.studies.capacity.words import answer_of
-from kvsim.study.kept import Kept
 from kvsim.study.tasks import Crew, Failure, Work, run_tasks
 from kvsim.workload.build import build_requests
 from kvsim.workload.requests import RequestTable
@@ -84,11 +83,9 @@ def find_capacity(
         deadline,
         requests,
     )
-    with Kept(crew) as kept:
-        simulate = _by_crew(kept, question, tell)
-        search = Search(question.knob, question.bounds, terms, simulate)
-        found = search.run()
-    return answer_of(question, search, found)
+    simulate = _by_crew(crew, question, tell)
+    search = Search(question.knob, question.bounds, terms, simulate)
+    return answer_of(question, search, search.run())
 
 
 def ask(file: ScenarioFile, options: Options) -> Question:

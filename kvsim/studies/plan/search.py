@@ -18,7 +18,6 @@ from kvsim.studies.plan.fleet import (
 )
 from kvsim.studies.plan.result import Plan, Skipped, WhyNot
 from kvsim.studies.plan.trial import Load
-from kvsim.study.kept import Kept
 from kvsim.study.point import Point
 from kvsim.study.randomness import is_random
 from kvsim.study.tasks import Crew, Failure, Work, run_tasks
@@ -62,9 +61,8 @@ def find_plan(
         what = "say what the fleet has to meet, such as ttft_p99_s"
         raise InputError(file.located(Problem(what, path="slo"), BASE))
     candidates = candidates_of(file, options)
-    with Kept(crew) as kept:
-        search = _Search(file, options, kept, tell or (lambda done, of: None))
-        return search.run(candidates, demands)
+    search = _Search(file, options, crew, tell or (lambda done, of: None))
+    return search.run(candidates, demands)
 
 
 class _Search:

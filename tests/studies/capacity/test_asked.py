@@ -14,10 +14,8 @@ from kvsim.studies.capacity.observe import observe
 from kvsim.studies.capacity.search import Options, ask, find_capacity, is_random
 from kvsim.studies.capacity.simulation import Ask
 from kvsim.study.here import Here
-from kvsim.study.kept import Kept
 from kvsim.study.local import Local
 from kvsim.study.point import make_ready, run_point
-from kvsim.study.tasks import Work, run_tasks
 
 HEAD = """
 model: meta-llama/Llama-3.1-8B-Instruct
@@ -167,24 +165,3 @@ def test_two_processes_give_the_answer_of_one(tmp_path):
     file = scenario_of(tmp_path, EVEN)
     options = Options(precision=0.2)
     assert find_capacity(file, options, Here()) == find_capacity(file, options, Local(2))
-
-
-def _double(shared, item):
-    return shared * item
-
-
-def test_a_kept_crew_works_on_without_starting_again():
-    class Counted(Here):
-        starts = 0
-
-        def start(self, work):
-            self.starts += 1
-            super().start(work)
-
-    crew, work = Counted(), Work(_double, 2)
-    with Kept(crew) as kept:
-        for _ in range(3):
-            assert dict(run_tasks(kept, work, [("a", 1), ("b", 4)])) == {"a": 2, "b": 8}
-        assert crew.starts == 1
-        assert dict(run_tasks(kept, Work(_double, 5), [("a", 1)])) == {"a": 5}
-    assert crew.starts == 2
