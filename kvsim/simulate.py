@@ -49,7 +49,9 @@ def simulate(
         from kvsim.engine.compiled.machine_code import load
 
         if is_plain(requests, fleet) and (loop := load()) is not None:
-            return Simulated(*run_compiled(requests, fleet, loop, sink, progress))
+            if (ran := run_compiled(requests, fleet, loop, sink, progress)) is not None:
+                return Simulated(*ran)
+            fleet = fleet_of(variant, replication)  # its router has drawn
     cluster = Cluster(requests, fleet, sink, progress)
     totals = cluster.run(None if until_s is None else seconds_to_ns(until_s))
     return Simulated(totals, cluster.kv_capacity_tokens)

@@ -31,7 +31,7 @@ from kvsim.scenario.schema import Scenario
 from kvsim.simulate import fleet_of
 from kvsim.study.point import Point, make_ready
 from kvsim.tables import TABLES
-from tests.engine.harness import run
+from tests.engine.harness import run, segments_of
 from tests.engine.test_reference import random_scenario
 
 
@@ -51,12 +51,15 @@ def run_compiled(requests, config, cost, loop=None, **options):
     fleet = fleet_with(config, cost, **options)
     assert compiled.is_plain(requests, fleet)
     chunks = {name: [np.zeros((0, len(TABLES[name])), dtype=np.int64)] for name in TABLES}
-    totals, _ = compiled.run_compiled(
+    ran = compiled.run_compiled(
         requests,
         fleet,
         loop or machine_code.load(),
         lambda name, rows: chunks[name].append(rows),
     )
+    if ran is None:
+        return None
+    totals, _ = ran
     return {name: np.concatenate(rows) for name, rows in chunks.items()}, totals
 
 
@@ -109,6 +112,20 @@ def test_several_replicas(group, monkeypatch):
             routing=(RoundRobin(), Random())[rng.integers(2)],
             front_end=front_end if rng.integers(2) else None,
         )
+
+
+def test_a_prefix_cache_that_finds_nothing():
+    """As long as nobody is preempted: he would find his own prefix."""
+    plain_runs = 0
+    for seed in range(300):
+        requests, config, cost = plain(seed)
+        more = {} if seed % 3 else {"num_gpu_blocks": 40 * config.num_gpu_blocks}
+        config = replace(config, enable_prefix_caching=True, **more)
+        alone = replace(requests, group=np.arange(len(requests)))
+        if run_compiled(alone, config, cost, replicas=1 + seed % 2, routing=Random()) is not None:
+            assert_same(alone, config, cost, replicas=1 + seed % 2, routing=Random())
+            plain_runs += 1
+    assert 100 < plain_runs < 300
 
 
 @pytest.mark.prove
@@ -180,7 +197,6 @@ def test_prices_are_those_of_the_cost(model, gpu, gpus):
 
 
 NOT_PLAIN = {
-    "prefix caching": {"enable_prefix_caching": True},
     "priorities": {"scheduling_policy": "priority"},
     "prefills held back": {"prefill_schedule_interval": 2},
     "admission without the whole prompt": {"scheduler_reserve_full_isl": False},
@@ -202,6 +218,17 @@ def test_clients_that_wait_are_left_to_the_cluster():
     assert not compiled.is_plain(patient, fleet_with(config, cost))
     assert not compiled.is_plain(requests, fleet_with(config, cost, 2, LeastTokens()))
     assert not compiled.is_plain(requests, fleet_with(config, cost, 1, SharedQueue()))
+
+
+def test_prompts_that_share_anything_are_left_to_the_cluster():
+    requests, config, cost = plain(0)
+    fleet = fleet_with(replace(config, enable_prefix_caching=True), cost)
+    alone = replace(requests, group=np.arange(len(requests)))
+    assert compiled.is_plain(alone, fleet)
+    assert not compiled.is_plain(replace(alone, group=np.zeros(len(requests), np.int64)), fleet)
+    prompts = [[(1, tokens)] for tokens in requests.prompt_tokens.tolist()]
+    segments = segments_of(prompts, list(range(2, 2 + len(requests))))
+    assert not compiled.is_plain(replace(alone, segments=segments), fleet)
 
 
 def test_it_is_loaded_once_that_pays(monkeypatch):

@@ -1,8 +1,8 @@
 """The step loop of one replica once more, so that numba can compile it: the same rows, much sooner.
 
-It does the plain case: vLLM V1's scheduler, first come first served, a paged cache without prefix
-caching, clients that wait for nothing. `replica.py` does everything, and says what is right; tests
-compare every value of every row.
+It does the plain case: vLLM V1's scheduler, first come first served, a paged cache in which no
+prefix is found, clients that wait for nothing. `replica.py` does everything, and says what is
+right; tests compare every value of every row.
 
 `layout` names the places in arrays, `price` is the cost of a step, `loop` decides, `build` compiles
 and `machine_code` loads it; `replica` and `fleet` give it requests and write its rows.

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.engine import cluster
+from kvsim.engine.allocators import KVAllocator
+from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.cluster import (
     FINISHED,
@@ -39,8 +41,7 @@ def is_plain(requests: RequestTable, fleet: Fleet) -> bool:
         and not requests.gates
         and not router.shares_queue
         and (router.is_blind or fleet.replicas == 1)
-        and type(allocator) is PagedPool
-        and not config.enable_prefix_caching
+        and (type(allocator) is PagedPool or _finds_nothing(requests, allocator))
         and config.scheduling_policy == "fcfs"
         and config.scheduler_reserve_full_isl
         and not config.kv_groups
@@ -54,26 +55,51 @@ def is_plain(requests: RequestTable, fleet: Fleet) -> bool:
     )
 
 
+def _finds_nothing(requests: RequestTable, allocator: KVAllocator) -> bool:
+    """Tell whether a prefix cache finds nothing, as long as nobody is preempted."""
+    alone = requests.segments is None and np.bincount(requests.group).max(initial=1) == 1
+    return type(allocator) is PrefixCachingPool and alone
+
+
 def run_compiled(
     requests: RequestTable,
     fleet: Fleet,
     loop: Advance,
     sink: Sink,
     progress: Progress | None = None,
-) -> tuple[RunTotals, int]:
+) -> tuple[RunTotals, int] | None:
     """Run a request table on a fleet: a plain case.
 
     Rows go to `sink` in chunks: those that `Cluster` writes, in its order. `loop` is the machine
     code, or its source.
 
     Returns:
-        What the run did, and the KV slots of one replica.
+        What the run did, and the KV slots of one replica; None, and no rows, if somebody is
+        preempted whose prefix is cached: he would find it again.
 
     Raises:
         BrokenLawError: kvsim contradicts itself.
     """
-    run = _Run(requests, fleet, loop, sink, progress)
+    sent = _Sent.of(requests, fleet)
+    if fleet.config.enable_prefix_caching:
+        rehearsal = _replicas(requests, sent, fleet, loop)
+        if not all(replica.stays_plain() for replica in rehearsal):
+            return None
+    run = _Run(requests, sent, _replicas(requests, sent, fleet, loop), sink, progress)
     return run.to_the_end(), run.kv_capacity_tokens
+
+
+def _replicas(
+    requests: RequestTable, sent: "_Sent", fleet: Fleet, loop: Advance
+) -> list[CompiledReplica]:
+    """Return all replicas, each with its requests still to come."""
+    pool, cost = fleet.build_allocator(lambda _: 0), cost_arrays(fleet.cost)
+    assert isinstance(pool, PagedPool)
+    assert cost is not None, "it is a plain case"
+    return [
+        CompiledReplica(index, fleet, pool, (loop, cost), *sent.to(index, fleet, requests))
+        for index in range(fleet.replicas)
+    ]
 
 
 class _Run:
@@ -82,25 +108,17 @@ class _Run:
     def __init__(
         self,
         requests: RequestTable,
-        fleet: Fleet,
-        loop: Advance,
+        sent: "_Sent",
+        replicas: list[CompiledReplica],
         sink: Sink,
         progress: Progress | None,
     ) -> None:
-        self._requests, self._sink, self._progress = requests, sink, progress
-        allocator = fleet.build_allocator(lambda _: 0)
-        assert isinstance(allocator, PagedPool)
-        self._sent = sent = _Sent.of(requests, fleet, allocator)
-        cost = cost_arrays(fleet.cost)
-        assert cost is not None, "it is a plain case"
-        self._replicas = [
-            CompiledReplica(index, fleet, allocator, (loop, cost), *sent.to(index, fleet, requests))
-            for index in range(fleet.replicas)
-        ]
+        self._requests, self._sent, self._replicas = requests, sent, replicas
+        self._sink, self._progress = sink, progress
         self._rejected = np.flatnonzero(sent.replica < 0)  # in the order in which they came
-        self._chunk_steps = -(-cluster.STEPS_IN_A_CHUNK // fleet.replicas)
-        self.kv_capacity_tokens = allocator.capacity_tokens
-        self._laws = StepLaws(self.kv_capacity_tokens, fleet.replicas)
+        self._chunk_steps = -(-cluster.STEPS_IN_A_CHUNK // len(replicas))
+        self.kv_capacity_tokens = replicas[0].kv_capacity_tokens
+        self._laws = StepLaws(self.kv_capacity_tokens, len(replicas))
         self._left = 0
 
     def to_the_end(self) -> RunTotals:
@@ -233,8 +251,9 @@ class _Sent:
     queued_ns: Ints
 
     @classmethod
-    def of(cls, requests: RequestTable, fleet: Fleet, pool: PagedPool) -> "_Sent":
+    def of(cls, requests: RequestTable, fleet: Fleet) -> "_Sent":
         longest, size = fleet.config.max_model_len, fleet.config.block_size
+        pool = fleet.build_allocator(lambda _: 0)
         prompt, limit = requests.prompt_tokens, requests.max_tokens
         room = np.maximum(1, longest - prompt)
         max_tokens = np.where(limit == NO_LIMIT, room, np.minimum(limit, room))

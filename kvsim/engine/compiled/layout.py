@@ -9,7 +9,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 # Why the loop comes back.
-DONE, FULL, PAUSED, STUCK = range(4)
+DONE, FULL, PAUSED, STUCK, BEYOND = range(5)
 
 # `Replica.limits`: settings of the engine, see `EngineConfig`.
 (
@@ -26,7 +26,8 @@ DONE, FULL, PAUSED, STUCK = range(4)
     MOST_IN_FLIGHT,
     LACKING_SLOT,  # codes of what the head of the queue lacks
     LACKING_BUDGET,
-) = range(13)
+    CACHES_PREFIXES,
+) = range(14)
 
 # `Replica.at`: how far it is.
 (
@@ -38,6 +39,7 @@ DONE, FULL, PAUSED, STUCK = range(4)
     RUNNING,  # how many run
     PREFILLING,  # how many of them still prefill
     FREE_BLOCKS,
+    REUSABLE_BLOCKS,  # of these: hold prefixes that could be found
     HELD_TOKENS,
     INSIDE_TOKENS,
     STEP,  # to be scheduled next
@@ -50,7 +52,7 @@ DONE, FULL, PAUSED, STUCK = range(4)
     DISCARDED_TOKENS,
     LOST_TOKENS,  # computed before preemptions
     COUNTERS,
-) = range(20)
+) = range(21)
 
 # `Replica.given`: a request, in the order of the queue.
 QUEUED_NS, PROMPT, MAX_TOKENS, ANSWER, FINAL, GIVEN = range(6)  # FINAL: tokens that get slots

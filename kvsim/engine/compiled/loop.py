@@ -11,8 +11,10 @@ from kvsim.engine.compiled.layout import (
     ADMITTED_NS,
     ANSWER,
     BATCHED_TOKENS,
+    BEYOND,
     BLOCK_TOKENS,
     BLOCKS,
+    CACHES_PREFIXES,
     CAPACITY_TOKENS,
     CHUNK,
     CHUNKED_PREFILL,
@@ -53,6 +55,7 @@ from kvsim.engine.compiled.layout import (
     QUEUED_NS,
     RECOMPUTED,
     RESTS,
+    REUSABLE_BLOCKS,
     ROWS,
     RUNNING,
     SAMPLED,
@@ -92,8 +95,8 @@ DECODES, CONTEXT, DISCARDED = (
 RUN, WAIT, PREEMPT, LACK = (
     _COLUMN[name] for name in ("running_seqs", "waiting_seqs", "preempted_seqs", "head_lacks")
 )
-HELD, TO_COME, INSIDE, FREE = (
-    _COLUMN[f"kv_{name}_tokens"] for name in ("held", "to_come", "inside", "free")
+HELD, TO_COME, INSIDE, REUSABLE, FREE = (
+    _COLUMN[f"kv_{name}_tokens"] for name in ("held", "to_come", "inside", "reusable", "free")
 )
 
 
@@ -102,7 +105,8 @@ def advance(r: Replica, cost: Cost, pause_after_steps: int) -> int:
     """Go on until all requests have left (DONE), or a buffer of rows is full (FULL).
 
     PAUSED: a request has left when `pause_after_steps` had been scheduled, or more. STUCK: nothing
-    can be scheduled, which no plain case allows. After FULL and PAUSED it can be called again.
+    can be scheduled, which no plain case allows. BEYOND: somebody is preempted whose prefix is
+    cached. After FULL and PAUSED it can be called again.
     """
     at = r.at
     while True:
@@ -114,8 +118,8 @@ def advance(r: Replica, cost: Cost, pause_after_steps: int) -> int:
                 return FULL
             if not _pass_quiet_steps(r, cost, most):
                 outcome = _start(r, cost)
-                if outcome == STUCK:
-                    return STUCK
+                if outcome in (STUCK, BEYOND):
+                    return outcome
                 if outcome == PAUSED:
                     continue
         elif at[OLDEST] == at[STEP]:
@@ -169,7 +173,7 @@ def _pass_quiet_steps(r: Replica, cost: Cost, most: int) -> int:
         blocks = r.due[steps % r.limits[BLOCK_TOKENS]]
         if blocks > at[FREE_BLOCKS]:
             break
-        at[FREE_BLOCKS] -= blocks
+        _take_blocks(at, blocks)
         at[INSIDE_TOKENS] += r.filled[steps]
         at[HELD_TOKENS] += running
         context += running
@@ -231,12 +235,16 @@ def _note_quiet(r: Replica, steps: int) -> None:
 def _start(r: Replica, cost: Cost) -> int:
     """Schedule until enough steps are in flight.
 
-    Returns PAUSED after an empty step that took its time, STUCK where nothing can be scheduled.
+    Returns PAUSED after an empty step that took its time, STUCK where nothing can be scheduled,
+    BEYOND where somebody is preempted whose prefix is cached.
     """
     at = r.at
     while at[STEP] - at[OLDEST] < r.limits[MOST_IN_FLIGHT]:
         events = at[EVENTS]
-        if _schedule(r, cost):
+        scheduled = _schedule(r, cost)
+        if at[EVENTS] > events and r.limits[CACHES_PREFIXES]:
+            return BEYOND
+        if scheduled:
             continue
         if at[OLDEST] < at[STEP]:
             return DONE
@@ -410,7 +418,8 @@ def _write(r: Replica, start_ns: int, duration_ns: int, waiting: int, head_lacks
         at[HELD_TOKENS],
         at[INSIDE_TOKENS],
     )
-    row[HELD], row[INSIDE], row[FREE] = held, inside, free
+    reusable = at[REUSABLE_BLOCKS] * r.limits[BLOCK_TOKENS]
+    row[HELD], row[INSIDE], row[REUSABLE], row[FREE] = held, inside, reusable, free - reusable
     row[TO_COME] = r.limits[CAPACITY_TOKENS] - free - held - inside
     return row
 
@@ -427,9 +436,16 @@ def _own(r: Replica, i: int, blocks: int) -> None:
     """Let a request own so many blocks, and count the slots in them that nothing will fill."""
     size, final, before = r.limits[BLOCK_TOKENS], r.given[FINAL, i], r.life[BLOCKS, i]
     if blocks != before:
-        r.at[FREE_BLOCKS] -= blocks - before
+        _take_blocks(r.at, blocks - before)
         r.at[INSIDE_TOKENS] += max(0, blocks * size - final) - max(0, before * size - final)
         r.life[BLOCKS, i] = blocks
+
+
+@jit
+def _take_blocks(at: Ints, blocks: int) -> None:
+    """Take free blocks; those that can be found are taken last (R27)."""
+    at[FREE_BLOCKS] -= blocks
+    at[REUSABLE_BLOCKS] = min(at[REUSABLE_BLOCKS], at[FREE_BLOCKS])
 
 
 @jit
@@ -517,6 +533,9 @@ def _finish(r: Replica, i: int) -> None:
             r.running[behind] = r.running[behind + 1]
         _own(r, i, 0)
         at[HELD_TOKENS] -= r.life[COMPUTED, i]
+        if r.limits[CACHES_PREFIXES]:  # all but the last token (R24, R41)
+            tokens = r.given[PROMPT, i] + r.given[ANSWER, i] - 1
+            at[REUSABLE_BLOCKS] += tokens // r.limits[BLOCK_TOKENS]
     else:
         _withdraw(r, i)
         r.life[COMPUTED, i] = 0  # lost

@@ -8,6 +8,7 @@ from kvsim.engine.cluster import Fleet
 from kvsim.engine.compiled.layout import (
     ADMITTED_NS,
     ANSWER,
+    CAPACITY_TOKENS,
     COMPUTED,
     COUNTERS,
     DISCARDED_TOKENS,
@@ -42,6 +43,7 @@ from kvsim.tables import EVENTS as EVENT_COLUMNS
 from kvsim.tables import HEAD_LACKS, REQUESTS, STEPS
 
 LONGEST_STRETCH = 4096
+NEVER = 2**62
 FIRST_ROWS = 4096
 _STEP_START = [column.name for column in STEPS].index("start_ns")
 # Columns of the requests table → where the loop keeps them.
@@ -106,6 +108,11 @@ class CompiledReplica:
         self._is.life[[ADMITTED_NS, FIRST_NS, LAST_NS]] = -1
 
     @property
+    def kv_capacity_tokens(self) -> int:
+        """KV slots."""
+        return int(self._is.limits[CAPACITY_TOKENS])
+
+    @property
     def now_ns(self) -> int:
         """Simulated time of this replica."""
         return int(self._is.at[NOW_NS])
@@ -114,6 +121,14 @@ class CompiledReplica:
     def steps(self) -> int:
         """Steps that were scheduled."""
         return int(self._is.at[STEP])
+
+    def stays_plain(self) -> bool:
+        """Run to the end for nothing but to see whether anybody is preempted; rows are lost."""
+        outcome = FULL
+        while outcome == FULL:
+            self._is.at[[ROWS, LEFT, EVENTS]] = 0
+            outcome = self._advance(self._is, self._cost, NEVER)
+        return outcome == DONE
 
     def go_on(self, chunk_steps: int) -> None:
         """Run until a request leaves with so many steps not yet written, or all have left."""
@@ -229,5 +244,6 @@ def _limits(index: int, config: EngineConfig, pool: PagedPool) -> Ints:
         2 if config.async_scheduling else 1,
         HEAD_LACKS.index(slot),
         HEAD_LACKS.index(budget),
+        config.enable_prefix_caching,
     )
     return np.array(values, dtype=np.int64)

@@ -159,7 +159,7 @@ def _not_monotone(knob: Knob, search: Search) -> Iterator[str]:
         elif one.status == "met" and missed is not None:
             yield (
                 f"Not monotone: {knob.show(one.value)} meets the SLO, {knob.show(missed.value)} "
-                "does not. --from and --to search a part of the range."
+                "does not. `kvsim sweep` shows the whole range."
             )
             return
 
