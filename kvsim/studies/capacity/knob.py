@@ -14,6 +14,7 @@ from kvsim.workload.parameters import Source
 _STEADY = {"poisson", "gamma", "constant", "bursts", "closed_loop"}
 _SCALED = ("rate_per_s", "rate_scale", "users")  # a kind has one of these, or rates of its own
 _LEAST = {"rate_per_s": 1e-4, "rate_scale": 1e-6}  # as in the schema
+_MOST = 1e6  # the same
 _FURTHEST = 1000.0  # times the scenario's load, or its part, that is tried
 _DIGITS = 4  # of a value that is tried
 
@@ -115,14 +116,14 @@ def load_of(scenario: Scenario, start: float | None = None, end: float | None = 
     Raises:
         InputError: The arrivals can't be scaled.
     """
-    knob = _whole_load_of(scenario)
+    knob = _all_of_load(scenario)
     least, most = start or knob.least, end or knob.most
     if not knob.least <= least < most <= knob.most:
         raise InputError(Problem(f"the range {least:g} to {most:g} holds nothing", path=knob.path))
     return replace(knob, first=min(max(knob.first, least), most), least=least, most=most)
 
 
-def _whole_load_of(scenario: Scenario) -> Knob:
+def _all_of_load(scenario: Scenario) -> Knob:
     sources = scenario.workload.sources()
     fields = [_field(source) for source in sources]
     if len(sources) == 1 and fields[0] in _SCALED:
@@ -132,7 +133,8 @@ def _whole_load_of(scenario: Scenario) -> Knob:
             Problem("users and rates don't scale alike: name what is varied", path="workload")
         )
     changes = partial(_scaled, sources)
-    return Knob("load", "times the load", 1.0, 1 / _FURTHEST, _FURTHEST, False, True, changes)
+    least, most = 1 / _FURTHEST, _FURTHEST
+    return Knob("load", "times the load", 1.0, least, most, False, rising=True, changes=changes)
 
 
 def _one_field(source: Source, field: str) -> Knob:
@@ -140,12 +142,11 @@ def _one_field(source: Source, field: str) -> Knob:
     whole = field == "users"
     units = {"rate_per_s": _per_s(source), "rate_scale": "times the load", "users": "users"}
     least = 1.0 if whole else max(value / _FURTHEST, _LEAST[field])
-    most = 1e6 if whole else min(value * _FURTHEST, 1e6)
-
+    most = _MOST if whole else min(value * _FURTHEST, _MOST)
     prefix = f"workload.classes.{source.name}" if source.name else "workload"
     path = f"{prefix}.arrivals.{field}"
     changes = partial(_set_own, source, field, whole)
-    return Knob(path, units[field], value, least, most, whole, True, changes)
+    return Knob(path, units[field], value, least, most, whole, rising=True, changes=changes)
 
 
 def _set_own(source: Source, field: str, whole: bool, value: float) -> Mapping[str, Any]:
@@ -274,7 +275,7 @@ def knob_at(
     first = start if written is None else float(written)
     first = first if start <= first <= end else start
     changes = partial(_set, path, whole)
-    return Knob(path, "", first, start, end, whole, not smallest, changes, True)
+    return Knob(path, "", first, start, end, whole, not smallest, changes, is_setting=True)
 
 
 def _set(path: str, whole: bool, value: float) -> Mapping[str, Any]:

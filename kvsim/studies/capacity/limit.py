@@ -21,6 +21,7 @@ from kvsim.studies.capacity.simulation import Ask, Simulate
 
 PILOT_REPLICATIONS = 4
 LEAST_REPLICATIONS = 16  # behind an answer: with fewer, the spread of the means is hardly known
+_LEAST_A_USER = 20  # requests of a pilot, of each user of a closed loop
 _LEAST_BEYOND = 20.0  # requests that a pilot at its bound has beyond it
 _PILOT_REQUESTS = 1_000, 5_000  # at least, at most
 _LEAST_LONGER, _LONGER = 2, 8  # times the pilot: runs behind an answer
@@ -31,6 +32,10 @@ _HARDER = 40  # doublings up
 _SAFETY = 1.5  # so many times the requests that the spread asks for
 _APART = 2  # precisions, of the pair at first
 _MOVES = 4  # of the pair of values between which the limit is told
+_TOO_WIDE = 2.5  # times the width that is needed: such a pair is drawn together
+_MORE = 1.25, 4.0  # times the replications that there are: at least, at most
+_SETTING_STEPS = 4  # to either end of a setting's range, in search of a bracket
+_EDGE = 0.1  # of a bracket: what is tried in it is so far from its ends at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ def pilot_requests(bounds: Sequence[Bound], users: int = 0) -> int:
     shares = [bound.allowed for bound in bounds if bound.kind in {"beyond", "not_good"}]
     wanted = _LEAST_BEYOND / max(min(shares, default=1.0), 1e-9)
     low, high = _PILOT_REQUESTS
-    return round(max(min(max(wanted, low), high), 20 * users))
+    return round(max(min(max(wanted, low), high), _LEAST_A_USER * users))
 
 
 class Search:
@@ -139,7 +144,7 @@ class Search:
         """Return places of which only the first meets the bounds, or how that failed."""
         place = self.knob.place(self.knob.first)
         easiest, hardest = self.knob.ends
-        step = math.log(2) if not self.knob.is_setting else (hardest - easiest) / 4
+        step = math.log(2) if not self.knob.is_setting else (hardest - easiest) / _SETTING_STEPS
         if self.pilot(place).distance <= 0:
             return self._upwards(place, hardest, step)
         for doublings in _EASIER:
@@ -183,7 +188,7 @@ class Search:
     def _between(self, easy: float, hard: float) -> float:
         """Return where the worst bound is crossed, told by its logarithm; not next to an end."""
         below, above = self.pilot(easy).distance, self.pilot(hard).distance
-        return easy + (hard - easy) * min(max(-below / (above - below), 0.1), 0.9)
+        return easy + (hard - easy) * min(max(-below / (above - below), _EDGE), 1 - _EDGE)
 
     def _precision_at(self, place: float) -> float:
         """Return the width on the axis that the precision is."""
@@ -212,7 +217,9 @@ class Search:
                 return self._found(found, places, stopped)
             else:
                 wider = found.width / self._precision_at(found.place)
-                more = replications * min(max((wider / _share(replications)) ** 2, 1.25), 4.0)
+                more = replications * min(
+                    max((wider / _share(replications)) ** 2, _MORE[0]), _MORE[1]
+                )
                 replications = min(int(np.ceil(more)), self.terms.max_replications)
 
     def _rehearse(self, pair: tuple[float, float]) -> tuple[tuple[float, float], int]:
@@ -276,7 +283,7 @@ class Search:
         if not places[0] - 1e-9 <= found.place <= places[1] + 1e-9:
             return self._pair(found.place, max(width, self._precision_at(found.place)))
         least = self._precision_at(found.place)
-        if width > 2.5 * max(least, min(found.width, width)):
+        if width > _TOO_WIDE * max(least, min(found.width, width)):
             return self._pair(found.place, max(found.width, least))
         return None
 
@@ -299,6 +306,6 @@ def _share(replications: int) -> float:
 
     Its width is random, too: a search that stops when it is narrow stops where the spread was
     underestimated, and that is where the tail was. The relative error of a standard deviation is
-    about 1 / √n.
+    less than 1 / √n, about 1 / √2n.
     """
     return 1 - 1 / math.sqrt(replications)

@@ -16,6 +16,7 @@ from kvsim.studies.sensitivity.model import Answer, Ask, Model
 Method = Literal["morris", "sobol"]
 
 LEVELS = 4  # of Morris' grid, as Saltelli et al. (2004) advise
+_MAIN: Mapping[Method, str] = {"morris": "mu_star", "sobol": "ST"}  # by it factors are ordered
 _SAID = {
     "morris": {
         "mu_star": "mean size of the change, for all of the factor's range",
@@ -57,7 +58,7 @@ class Indices:
     @property
     def main(self) -> str:
         """Name of the index by which factors are ordered."""
-        return "mu_star" if self.method == "morris" else "ST"
+        return _MAIN[self.method]
 
     @property
     def said(self) -> Mapping[str, str]:
@@ -117,8 +118,7 @@ def indices_of(
         )
         for place, factor in enumerate(factors)
     ]
-    main = "mu_star" if method == "morris" else "ST"
-    indices.sort(key=lambda index: -index.values[main])
+    indices.sort(key=lambda index: -index.values[_MAIN[method]])
     return Indices(method, indices, len(points), float(values.mean()), float(values.std()))
 
 

@@ -94,15 +94,14 @@ def _changes(
         "text": list(shown),
         "textposition": "none",
         "marker": {"color": _COLORS[place], "opacity": 0.85},
-        "error_x": {
-            "type": "data",
-            "array": [half or 0.0 for half in halves],
-            "color": GRAY,
-            "thickness": 1.5,
-            "width": 5,
-        },
+        "error_x": _whiskers([half or 0.0 for half in halves]),
         "hovertemplate": "%{y} %{text}: %{x:+.4g}<extra></extra>",
     }
+
+
+def _whiskers(halves: Sequence[float]) -> dict[str, Any]:
+    """Return intervals to either side of bars."""
+    return {"type": "data", "array": list(halves), "color": GRAY, "thickness": 1.5, "width": 5}
 
 
 def _indices_chart(found: Indices, metric: str) -> Chart:
@@ -115,13 +114,7 @@ def _indices_chart(found: Indices, metric: str) -> Chart:
             "y": names,
             "x": [index.values[name] for index in rows],
             "marker": {"color": _COLORS[place]},
-            "error_x": {
-                "type": "data",
-                "array": [index.confidence.get(name, 0.0) for index in rows],
-                "color": GRAY,
-                "thickness": 1.5,
-                "width": 5,
-            },
+            "error_x": _whiskers([index.confidence.get(name, 0.0) for index in rows]),
             "hovertemplate": f"%{{y}}: {name} %{{x:.3g}}<extra></extra>",
         }
         for place, name in enumerate(found.said)

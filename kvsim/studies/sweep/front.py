@@ -175,12 +175,12 @@ def _trace(view: View, places: Sequence[int], across: str, up: str) -> dict[str,
         "type": "scatter",
         "x": [_value(view, i, across) for i in places],
         "y": [_value(view, i, up) for i in places],
-        "text": [plotly_text_of(point_text(results.sweep, results.settings[i])) for i in places],
+        "text": [_plotly_text_of(point_text(results.sweep, results.settings[i])) for i in places],
         "hovertemplate": "%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>",
     }
 
 
-def plotly_text_of(words: str) -> str:
+def _plotly_text_of(words: str) -> str:
     """Show a point's words where Plotly would read HTML, part by part."""
     return ", ".join(plotly_text(part) for part in words.split(", "))
 

@@ -81,10 +81,10 @@ def headlines(answer: Answer) -> Iterator[str]:
     failures = Counter(status for status in answer.results.status if status != DONE)
     if failures:
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items()))
-        yield f"Failed: {counts}. First error: {first_error(answer)}"
+        yield f"Failed: {counts}. First error: {_first_error(answer)}"
 
 
-def first_error(answer: Answer) -> str:
+def _first_error(answer: Answer) -> str:
     """Return the first line of the first failure, the last of a traceback."""
     results = answer.results
     failed = zip(results.status, results.errors, strict=True)
