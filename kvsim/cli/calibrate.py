@@ -1,6 +1,5 @@
 """`kvsim calibrate`: from a user's own measurements to what her servers are priced from."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,17 +93,11 @@ def _calibrated(
     file: "ScenarioFile", measured: "list[BenchmarkResult]", seed: int
 ) -> "Calibration":
     """Fit, with a bar on stderr if it is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from kvsim.calibrate.run import calibrate as fitted
+    from kvsim.cli.progress import counted
 
-    shown = sys.stderr is not None and sys.stderr.isatty()  # it may have been closed
-    with Progress(console=Console(file=sys.stderr), disable=not shown) as bars:
-        task = bars.add_task("simulations")
-        return fitted(
-            file, measured, seed, lambda done, most: bars.update(task, completed=done, total=most)
-        )
+    with counted("simulations") as tell:
+        return fitted(file, measured, seed, tell)
 
 
 def _text(calibration: "Calibration", out: Path) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,17 +53,11 @@ def paper(
 
 def _chapters(folder: Path, quick: bool, jobs: int) -> "list[Chapter]":
     """Run all chapters, with a bar on stderr if it is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from kvsim.cli.progress import counted
     from kvsim.paper.run import run_chapters
 
-    shown = sys.stderr is not None and sys.stderr.isatty()  # it may have been closed
-    with Progress(console=Console(file=sys.stderr), disable=not shown) as progress:
-        bar = progress.add_task("simulations", total=None)
-        return run_chapters(
-            folder, quick, jobs, lambda done, of: progress.update(bar, completed=done, total=of)
-        )
+    with counted("simulations") as tell:
+        return run_chapters(folder, quick, jobs, tell)
 
 
 def _texts(chapters: "list[Chapter]") -> list[str]:

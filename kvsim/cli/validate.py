@@ -1,7 +1,6 @@
 """`kvsim validate`: measured servers beside what kvsim predicts of them."""
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -63,15 +62,11 @@ def validate(
 
 def _rows(cases: "list[Case]", seed: int, jobs: int) -> "list[Row]":
     """Predict all cases, with a bar on stderr if it is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from kvsim.cli.progress import counted
     from kvsim.validate.run import validate as rows_of
 
-    shown = sys.stderr is not None and sys.stderr.isatty()  # it may have been closed
-    with Progress(console=Console(file=sys.stderr), disable=not shown) as bars:
-        task = bars.add_task("measured servers", total=len(cases))
-        return rows_of(cases, seed, jobs, lambda done, _: bars.update(task, completed=done))
+    with counted("measured servers") as tell:
+        return rows_of(cases, seed, jobs, tell)
 
 
 def _texts(rows: "list[Row]", summary: "Summary", peers: "Mapping[str, Errors]") -> Iterator[str]:

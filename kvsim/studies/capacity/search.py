@@ -20,7 +20,7 @@ from kvsim.study.point import Point
 from kvsim.study.randomness import is_random
 from kvsim.study.tasks import Crew, Failure, Work, run_tasks
 
-Tell = Callable[[int, int, float], None]
+TellAt = Callable[[int, int, float], None]  # simulations done, planned so far; the last one's value
 _ENGINES = {"replicas", "engine.data_parallel_size"}  # how many the router chooses from
 
 
@@ -56,7 +56,7 @@ class Options:
 
 
 def find_capacity(
-    file: ScenarioFile, options: Options, crew: Crew, tell: Tell | None = None
+    file: ScenarioFile, options: Options, crew: Crew, tell: TellAt | None = None
 ) -> CapacityAnswer:
     """Search the highest load, or another value, that meets the SLO.
 
@@ -121,7 +121,7 @@ def _pilot_requests(question: Question) -> int:
     return pilot_requests(question.bounds, users)
 
 
-def _by_crew(crew: Crew, question: Question, tell: Tell | None) -> Simulate:
+def _by_crew(crew: Crew, question: Question, tell: TellAt | None) -> Simulate:
     """Return what makes simulations by a crew, in the order asked for."""
     work = Work(simulate_once, question)
     done = 0
