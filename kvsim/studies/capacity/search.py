@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.errors import InputError
+from kvsim.errors import InputError, Problem
 from kvsim.scenario.change import changed
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
@@ -72,6 +72,7 @@ def find_capacity(
     Raises:
         InputError: There is no SLO, or no load to vary, or the scenario can't be simulated.
     """
+    _refuse_nonsense(options)
     deadline = None if options.budget_s is None else time.monotonic() + options.budget_s
     question = ask(file, options)
     random = is_random(question)
@@ -86,6 +87,24 @@ def find_capacity(
     simulate = _by_crew(crew, question, tell)
     search = Search(question.knob, question.bounds, terms, simulate)
     return answer_of(question, search, search.run())
+
+
+def _refuse_nonsense(options: Options) -> None:
+    """Refuse numbers that mean nothing; comparisons with NaN fail, too."""
+    allowed = {
+        "precision": (0.001 <= options.precision <= 1, "from 0.001 to 1"),
+        "max_replications": (options.max_replications >= 1, "1 or more"),
+        "confidence": (0 < options.confidence < 1, "between 0 and 1"),
+        "goodput": (options.goodput is None or 0 <= options.goodput <= 1, "from 0 to 1"),
+        "budget_s": (options.budget_s is None or options.budget_s >= 0, "0 or more"),
+    }
+    problems = [
+        Problem(f"should be {which}, not {getattr(options, name)!r}", path=name)
+        for name, (is_right, which) in allowed.items()
+        if not is_right
+    ]
+    if problems:
+        raise InputError(*problems)
 
 
 def ask(file: ScenarioFile, options: Options) -> Question:
