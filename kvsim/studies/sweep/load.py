@@ -27,7 +27,11 @@ from kvsim.study.point import Point
 Mistake = tuple[tuple[Step, ...], str]
 
 # Parts of a scenario that change no result.
-_IDLE = {"name": "it changes no result", "variants": "choose some by the sweep's own `variants`"}
+_IDLE = {
+    "name": "it changes no result",
+    "variants": "choose some by the sweep's own `variants`",
+    "replications": "say how many by the sweep's own `replications`",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +219,18 @@ def _of_values(sweep: Sweep) -> Iterator[Mistake]:
 def _repeated(values: Sequence[Any], where: tuple[Step, ...]) -> Iterator[Mistake]:
     seen: set[str] = set()
     for place, value in enumerate(values):
-        if repr(value) in seen:
+        if (key := repr(_plain(value))) in seen:
             yield (*where, place), f"{value!r} is there already: points would be duplicates"
-        seen.add(repr(value))
+        seen.add(key)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in which equal numbers look alike, such as 5 and 5.0."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _covering(points: Sequence[Point], directions: Sequence[Direction]) -> Iterator[Point]:
