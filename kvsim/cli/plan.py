@@ -173,6 +173,8 @@ def _refuse_foreign(out: Path, scenario: Path, force: bool) -> None:
     from kvsim.traffic.page import is_page
     from kvsim.workload.files import refuse_inputs
 
+    if not out.name:  # such as the folder .
+        raise InputError(Problem("is no file that could be replaced", str(out)))
     places = [out, out.with_suffix(".yaml"), out.with_suffix(".json")]
     if len(set(places)) < len(places):
         raise InputError(Problem("name the page .html: other files go beside it", str(out)))

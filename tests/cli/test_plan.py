@@ -56,6 +56,7 @@ def test_no_fleet_is_exit_code_1(command_line, scenario):
         (("--vary", "engine.max_num_seqs"), "expected PATH=VALUES"),
         (("--gpus", "h100"), "is not in the catalog"),
         (("--out", "fleet.yaml"), "name the page .html"),
+        (("--out", "."), ".: is no file that could be replaced"),
     ],
 )
 def test_mistakes_are_exit_code_2(command_line, scenario, arguments, message):
