@@ -26,6 +26,8 @@ from kvsim.study.point import Point
 
 Mistake = tuple[tuple[Step, ...], str]
 
+_MOST_POINTS = 10**7  # all are held in memory, whatever conditions leave
+
 # Parts of a scenario that change no result.
 _IDLE = {
     "name": "it changes no result",
@@ -64,6 +66,9 @@ class SweepFile:
         Raises:
             InputError: Values are refused, with their places in the file; or no point is left.
         """
+        if self.largest_size > _MOST_POINTS:
+            what = f"its axes span {self.largest_size:,} points, more than {_MOST_POINTS:,} can be"
+            raise InputError(Problem(what, self.document.file))
         try:
             points = points_of(self.sweep)
         except InputError as error:

@@ -49,6 +49,10 @@ def problems(folder, text: str) -> list[str]:
         ("axes: {seed: [1]}\nname: " + "a" * 81, "name: should have at most 80 characters"),
         ("axes: {seed: {from: 1, to: 2, step: 1.0e-320}}", "axes.seed: has more than 10,000,000"),
         (
+            "axes: {seed: {from: 1, to: 100000, step: 1}}\nreplications: 10000",
+            "mine.yaml: its axes span 1,000,000,000 points, more than 10,000,000 can be",
+        ),
+        (
             "axes: {workload.classes.nobody.weight: [1, 2]}",
             "mine.yaml:2: axes.workload.classes.nobody.weight.0: there is no class 'nobody'",
         ),
