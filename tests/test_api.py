@@ -96,6 +96,18 @@ def test_mistakes_in_a_dictionary_have_their_path():
         kvsim.load({**PLAIN, "name": {"x"}})
 
 
+def test_arguments_of_the_wrong_kind_are_told(path):
+    endless = {}
+    endless["set"] = endless
+    with pytest.raises(InputError, match=r"changes: must be a dictionary, not \['seed'\]"):
+        kvsim.run(path, changes=["seed"])
+    with pytest.raises(InputError, match="is nested deeper than 50 levels"):
+        kvsim.sweep(endless, scenario=path)
+    for replications in (0, -1, 1.5, "3", 10**9):
+        with pytest.raises(InputError, match="replications: should be a whole number from 1 to"):
+            kvsim.run(path, replications=replications)
+
+
 def test_changes_reach_all_variants_and_all_replications(path):
     changes = {"engine.max_num_seqs": np.int64(2), "workload.num_requests": 25}
     result = kvsim.run(path, changes=changes, replications=3)

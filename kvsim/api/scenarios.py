@@ -37,7 +37,7 @@ def plain(changes: Mapping[str, Any] | None) -> dict[str, Any]:
     Raises:
         InputError: A value is none that a scenario could hold.
     """
-    return document_of(changes or {}, "changes").data
+    return document_of({} if changes is None else changes, "changes").data
 
 
 def chosen(

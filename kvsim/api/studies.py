@@ -78,7 +78,7 @@ def _loaded(
 ) -> SweepFile:
     if not isinstance(sweep, Mapping):
         return load_sweep(Path(sweep))
-    data = dict(sweep) if scenario is None else {**sweep, "scenario": scenario.document.file}
+    data = sweep if scenario is None else {**sweep, "scenario": scenario.document.file}
     return sweep_of(document_of(data, "sweep"), "sweep", scenario or Path())
 
 

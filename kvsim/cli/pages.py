@@ -35,6 +35,19 @@ def refuse_foreign(
             raise InputError(Problem("exists; --force overwrites it", str(path)))
 
 
+def beside(out: Path, suffix: str) -> Path:
+    """Return the file of another kind beside a page.
+
+    Raises:
+        InputError: The page has no name, as the folder `.`.
+    """
+    from kvsim.errors import InputError, Problem
+
+    if not out.name:
+        raise InputError(Problem("is no file that could be replaced", str(out)))
+    return out.with_suffix(suffix)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file that appears whole, or not at all.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsim.cli.pages import refuse_foreign, write_text
+from kvsim.cli.pages import beside, refuse_foreign, write_text
 
 if TYPE_CHECKING:
     from kvsim.paper.chapter import Chapter
@@ -35,7 +35,7 @@ def paper(
     from kvsim.paper.page import build_page, verdict
     from kvsim.paper.run import as_document
 
-    numbers = out.with_suffix(".json")
+    numbers = beside(out, ".json")
     refuse_foreign(out, force, beside=[numbers])
     chapters = _chapters(folder, quick, jobs or len(os.sched_getaffinity(0)))
     command = ["kvsim", "paper", *([] if folder == DEFAULT_FOLDER else [str(folder)])]

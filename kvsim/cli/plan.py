@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvsim.cli.pages import refuse_foreign, write_text
+from kvsim.cli.pages import beside, refuse_foreign, write_text
 from kvsim.cli.text import aligned, as_json, wrapped
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def plan(
     )
     file = load_scenario(scenario)
     if out is not None:
-        beside = [out.with_suffix(".yaml"), out.with_suffix(".json")]
-        refuse_foreign(out, force, [scenario], beside)
+        others = [beside(out, ".yaml"), beside(out, ".json")]
+        refuse_foreign(out, force, [scenario], others)
     found = _found(file, options, jobs, demands=out is not None)
     if out is not None:
         _write(found, out, _command(scenario, options))
@@ -177,11 +177,11 @@ def _write(found: "Plan", out: Path, command: str) -> None:
 
     out.parent.mkdir(parents=True, exist_ok=True)
     if found.winner is not None:
-        write_winner(found, out.with_suffix(".yaml"), force=True)
+        write_winner(found, beside(out, ".yaml"), force=True)
     else:
-        out.with_suffix(".yaml").unlink(missing_ok=True)  # an older one would be no answer to this
+        beside(out, ".yaml").unlink(missing_ok=True)  # an older one would be no answer to this
     write_text(out, build_page(found, command))
-    write_text(out.with_suffix(".json"), _as_json(found) + "\n")
+    write_text(beside(out, ".json"), _as_json(found) + "\n")
 
 
 def _command(scenario: Path, options: "Options") -> str:
@@ -233,7 +233,7 @@ def _as_text(found: "Plan", out: Path | None) -> str:
     if out is not None:
         written = [f"Page: {out}", f"Numbers: {out.with_suffix('.json')}"]
         if found.winner is not None:
-            yaml = out.with_suffix(".yaml")
+            yaml = beside(out, ".yaml")
             written.append(f"Scenario: {yaml}; next: kvsim run {yaml}")
         blocks.append("\n".join(written))
     return "\n\n".join(blocks)

@@ -85,14 +85,19 @@ def sensitivity(
 def _ranges(pairs: Sequence[str]) -> list[tuple[str, float, float]]:
     from kvsim.errors import InputError
 
-    ranges, problems = [], []
+    ranges: list[tuple[str, float, float]] = []
+    problems = []
     for pair in pairs:
         name, _, ends = pair.partition("=")
         low, _, high = ends.partition(":")
         try:
-            ranges.append((name.strip(), float(low), float(high)))
+            ends_of = name.strip(), float(low), float(high)
         except ValueError:
             problems.append(f"--vary {pair}: expected PATH=LOW:HIGH, such as load=0.8:1.2")
+            continue
+        if any(ends_of[0] == other for other, _, _ in ranges):
+            problems.append(f"--vary {pair}: {ends_of[0]} is there already")
+        ranges.append(ends_of)
     if problems:
         raise InputError(*problems)
     return ranges

@@ -33,6 +33,7 @@ def changed(file: ScenarioFile, changes: Mapping[str, Any], variant: str = BASE)
         raise InputError(Problem(f"there is no variant {variant!r}{hint}", file.document.file))
     merged = {key: value for key, value in known[variant].items() if key != "variants"}
     for path, value in changes.items():
+        _refuse_new_class(merged, path)
         merged = _laid(merged, path, path.split("."), value)
     scenario, mistakes = checked(merged, file.base_dir)
     if scenario is None:
@@ -56,6 +57,18 @@ def number_at(values: Any, path: str) -> float | None:
     if isinstance(node, bool) or not isinstance(node, int | float | None):
         raise InputError(Problem("is no number that could be varied", path=path))
     return node
+
+
+def _refuse_new_class(data: Mapping[str, Any], path: str) -> None:
+    """Refuse a change within a class of traffic that isn't there: a slip would add one."""
+    steps, workload = path.split("."), data.get("workload")
+    if steps[:2] != ["workload", "classes"] or len(steps) < 4 or not isinstance(workload, dict):
+        return
+    classes = workload.get("classes") or {}
+    if isinstance(classes, dict) and steps[2] not in classes:
+        hint = did_you_mean(steps[2], classes)
+        hint = hint or (f"; known are {', '.join(classes)}" if classes else "")
+        raise InputError(Problem(f"there is no class {steps[2]!r}{hint}", path=path))
 
 
 def _laid(node: Any, path: str, steps: Sequence[str], value: Any) -> Any:

@@ -82,8 +82,10 @@ def document_of(data: Mapping[str, Any], name: str) -> Document:
     """Return plain data as a document: it is called `name` in messages, and knows no lines.
 
     Raises:
-        InputError: A key is no text, or a value is none that a file could hold.
+        InputError: It is no mapping, a key is no text, or a value is none that a file could hold.
     """
+    if not isinstance(data, Mapping):
+        raise InputError(Problem(f"must be a dictionary, not {data!r:.80}", name))
     problems: list[Problem] = []
     plain = _plain_data(data, name, problems, ())
     if problems:

@@ -13,7 +13,7 @@ from kvsim.model import load_model
 from kvsim.scenario.document import Document, Step, has_step, read_document
 from kvsim.scenario.mistakes import mistakes_of
 from kvsim.scenario.refusals import refuse_unmodeled
-from kvsim.scenario.schema import BASE, Scenario
+from kvsim.scenario.schema import BASE, MOST_REPLICATIONS, Scenario
 
 Place = tuple[Step, ...]
 
@@ -100,9 +100,16 @@ def scenario_of(document: Document, base_dir: Path, name: str = "scenario") -> S
 
 
 def with_replications(file: ScenarioFile, replications: int | None) -> ScenarioFile:
-    """Return the file with another number of replications; None: as it says."""
+    """Return the file with another number of replications; None: as it says.
+
+    Raises:
+        InputError: It is no such number.
+    """
     if replications is None:
         return file
+    if not isinstance(replications, int) or not 1 <= replications <= MOST_REPLICATIONS:
+        what = f"should be a whole number from 1 to {MOST_REPLICATIONS:,}, not {replications!r}"
+        raise InputError(Problem(what, path="replications"))
     change = {"replications": replications}
     variants = {name: each.model_copy(update=change) for name, each in file.variants.items()}
     return replace(file, variants=variants)

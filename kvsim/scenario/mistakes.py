@@ -80,6 +80,8 @@ def _wrong_value(item: ErrorDetails) -> str:
     """Return pydantic's own sentence on a value, shortened."""
     if item["type"] in {"too_short", "string_too_short"} and item["ctx"]["min_length"] == 1:
         return "is empty"
+    if item["type"] in {"too_long", "string_too_long"} and isinstance(item["input"], str):
+        return f"should have at most {item['ctx']['max_length']} characters"
     text = item["msg"].removeprefix("Input ")
     value = item["input"]
     return f"{text}, not {value!r}" if isinstance(value, str | int | float | None) else text

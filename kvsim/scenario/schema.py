@@ -47,6 +47,7 @@ from kvsim.workload.limits import Printable, Seconds, Tokens
 from kvsim.workload.parameters import ClassName, Workload
 
 BASE = "base"  # name of the scenario without any override
+MOST_REPLICATIONS = 10_000
 MOST_BLOCKS = 10**8  # of a KV cache; a list of more free blocks would not fit the memory
 
 # Targets to be suggested for a misspelt one; others are understood too (`ttft_p99.9_s`).
@@ -293,7 +294,7 @@ class Scenario(Parameters):
     """Your price of a GPU; null: that of the catalog, if it knows one."""
     seed: int = Field(default=0, ge=0, lt=2**64)
     """Root of all random streams."""
-    replications: int = Field(default=1, ge=1, le=10_000)
+    replications: int = Field(default=1, ge=1, le=MOST_REPLICATIONS)
     """Independent draws of the workload, each simulated: figures are then means with intervals."""
     warmup_s: Seconds = 0.0
     """Requests that arrive before it are left out of the latencies."""

@@ -28,8 +28,14 @@ _NOBODY_BEGAN = (
 
 
 def crew_of(jobs: int | None = None) -> Crew:
-    """Return a crew of so many processes, by default one a core; of one: this process."""
-    size = jobs or _cores()
+    """Return a crew of so many processes, by default one a core; of one: this process.
+
+    Raises:
+        InputError: It is no number of processes.
+    """
+    if jobs is not None and not (isinstance(jobs, int) and jobs >= 1):
+        raise InputError(f"jobs: should be a whole number from 1 on, not {jobs!r}")
+    size = _cores() if jobs is None else jobs
     return Here() if size == 1 else Local(size)
 
 

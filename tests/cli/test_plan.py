@@ -57,6 +57,7 @@ def test_no_fleet_is_exit_code_1(command_line, scenario):
         (("--gpus", "h100"), "is not in the catalog"),
         (("--kv-cache-dtype", "fp7"), "--kv-cache-dtype: must be auto or fp8, not 'fp7'"),
         (("--out", "fleet.yaml"), "name the page .html"),
+        (("--out", "."), ".: is no file that could be replaced"),
     ],
 )
 def test_mistakes_are_exit_code_2(command_line, scenario, arguments, message):

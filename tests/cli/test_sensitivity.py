@@ -43,6 +43,7 @@ def test_indices_for_machines(command_line, scenario):
     [
         (("--vary", "load"), "expected PATH=LOW:HIGH"),
         (("--vary", "load=2:1"), "holds nothing"),
+        (("--vary", "load=1:2", "--vary", "load=1:3"), "load is there already"),
         (("--metric", "ttft"), "there is no metric"),
         (("--vary", "load=1:2", "--method", "sobol"), "at least two factors"),
         (("--out", "fleet.yaml"), "is read"),

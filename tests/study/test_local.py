@@ -35,6 +35,12 @@ def test_one_job_is_this_process_and_more_are_others() -> None:
     assert crew_of(3).size == 3
 
 
+@pytest.mark.parametrize("jobs", [0, -1, 1.5, "2"])
+def test_a_crew_has_a_whole_number_of_processes(jobs) -> None:
+    with pytest.raises(InputError, match="jobs: should be a whole number from 1 on"):
+        crew_of(jobs)
+
+
 def test_where_nobody_says_which_cores_are_ours_all_are_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -158,14 +158,27 @@ class Search:
         return Found(None, None, place, bound, "budget" if self._late else "never")
 
     def _upwards(self, place: float, hardest: float, step: float) -> tuple[float, float] | Found:
+        places = [place]
         for _ in range(_HARDER):
             if place == hardest or self._late:
                 break
             easy, place = place, min(place + step, hardest)
             if self.pilot(place).distance > 0:
                 return self.knob.snapped(easy), self.knob.snapped(place)
-        bound = self.bounds[self.pilot(place).worst]
-        return Found(place, None, None, bound, "budget" if self._late else "range")
+            places.append(place)
+        if self._late:
+            return Found(self._surely_met(places), None, None, None, "budget")
+        if self.pilot(place).status == "undecided":
+            self.look([place], self._enough_replications, self.terms.requests)
+        return Found(self._surely_met(places), None, None, None, "range")
+
+    def _surely_met(self, places: Sequence[float]) -> float | None:
+        """Return the hardest of some places at which all replications say that the bounds hold."""
+        for place in reversed(places):
+            value = self.knob.tried(place)
+            if self.estimate(value, self.terms.requests, None).status == "met":
+                return place
+        return None
 
     def _narrow(self, easy: float, hard: float) -> tuple[float, float]:
         """Close in on the limit by regula falsi, with bisection where that gains too little."""

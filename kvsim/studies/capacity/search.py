@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvsim.errors import InputError, Problem
 from kvsim.scenario.change import changed, number_at
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
@@ -70,6 +71,7 @@ def find_capacity(
         InputError: There is no SLO, or no load to vary, or the scenario can't be simulated.
         BrokenLawError: kvsim failed.
     """
+    _refuse_nonsense(options)
     deadline = None if options.budget_s is None else time.monotonic() + options.budget_s
     question = ask(file, options)
     random = replications_differ(question)
@@ -83,6 +85,24 @@ def find_capacity(
     )
     search = Search(question.knob, question.bounds, terms, _by_crew(crew, question, tell))
     return answer_of(question, search, search.run())
+
+
+def _refuse_nonsense(options: Options) -> None:
+    """Refuse numbers that mean nothing; comparisons with NaN fail, too."""
+    allowed = {
+        "precision": (0.001 <= options.precision <= 1, "from 0.001 to 1"),
+        "max_replications": (options.max_replications >= 1, "1 or more"),
+        "confidence": (0 < options.confidence < 1, "between 0 and 1"),
+        "goodput": (options.goodput is None or 0 <= options.goodput <= 1, "from 0 to 1"),
+        "budget_s": (options.budget_s is None or options.budget_s >= 0, "0 or more"),
+    }
+    problems = [
+        Problem(f"should be {which}, not {getattr(options, name)!r}", path=name)
+        for name, (is_right, which) in allowed.items()
+        if not is_right
+    ]
+    if problems:
+        raise InputError(*problems)
 
 
 def ask(file: ScenarioFile, options: Options) -> Question:

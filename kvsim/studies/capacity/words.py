@@ -75,14 +75,18 @@ def sentence_of(answer: CapacityAnswer, knob: Knob) -> str:
     plural = "" if knob.rising else " on"
     start = f"{side} {knob.show(answer.feasible)}{plural} the SLO is met"
     if answer.stopped == "range":
-        return f"{start}: nothing that was tried misses it."
-    limit = f"{answer.limited_by} sets the limit"
+        return f"{start}: nothing that was tried surely misses it."
+    why = _REASONS[answer.stopped]
+    limit, vague = "the limit was not reached", f" ({why})"
+    if answer.limited_by is not None:
+        limit = f"{answer.limited_by} sets the limit"
+        vague = f", which is not told more exactly ({why})"
     harder = answer.high if knob.rising else answer.low
     if answer.confidence is None:
         missed = "" if harder is None else f", at {knob.show(harder)} it is missed"
         return f"{start}{missed}; {limit}."
     if answer.value is None or answer.low is None or answer.high is None:
-        return f"{start}; {limit}, which is not told more exactly ({_REASONS[answer.stopped]})."
+        return f"{start}; {limit}{vague}."
     interval = f"{100 * answer.confidence:g} % interval {_range(answer.low, answer.high, knob)}"
     return (
         f"{start}; the limit is {knob.show(answer.value)} ({interval}), set by {answer.limited_by}."
@@ -94,7 +98,7 @@ _REASONS: Mapping[Reason, str] = {
     "resolution": "the search is fine enough",
     "replications": "no more replications were allowed",
     "budget": "the time was up",
-    "range": "all values that may be tried meet the SLO",
+    "range": "no value that may be tried surely misses the SLO",
     "never": "no value that may be tried meets the SLO",
 }
 

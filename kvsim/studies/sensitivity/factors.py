@@ -98,18 +98,26 @@ def factor_of(file: ScenarioFile, name: str, low: float, high: float) -> Factor:
     """
     if not low < high:
         raise InputError(Problem(f"the range {low:g} to {high:g} holds nothing", path=name))
-    if name == LOAD:
-        knob = load_of(file.base)
-        return Factor(name, low, high, 1.0, False, lambda x: knob.changes(knob.first * x))
-    if name in _LENGTHS:
-        return Factor(name, low, high, 1.0, False, _scaled_lengths(file.base.workload, name))
-    base = number_at(resolve(file.base, BASE, file.base_dir).as_dict(), name)
-    are_whole = float(low).is_integer() and float(high).is_integer()
-    whole = are_whole and not isinstance(base, float)
-    factor = Factor(name, low, high, base, whole, lambda x: {name: round(x) if whole else float(x)})
+    if name in {LOAD, *_LENGTHS}:
+        if low <= 0:
+            raise InputError(Problem(f"is multiplied: {low:g} is no factor", path=name))
+        factor = _scaled(file, name, low, high)
+    else:
+        base = number_at(resolve(file.base, BASE, file.base_dir).as_dict(), name)
+        whole = float(low).is_integer() and float(high).is_integer() and not isinstance(base, float)
+        factor = Factor(
+            name, low, high, base, whole, lambda x: {name: round(x) if whole else float(x)}
+        )
     for value in (low, high):
         changed(file, factor.changes(value))
     return factor
+
+
+def _scaled(file: ScenarioFile, name: str, low: float, high: float) -> Factor:
+    if name in _LENGTHS:
+        return Factor(name, low, high, 1.0, False, _scaled_lengths(file.base.workload, name))
+    knob = load_of(file.base)
+    return Factor(name, low, high, 1.0, False, lambda x: knob.changes(knob.first * x))
 
 
 def _scaled_lengths(workload: Workload, name: str) -> Callable[[float], Mapping[str, Any]]:

@@ -26,8 +26,14 @@ from kvsim.study.point import Point
 
 Mistake = tuple[tuple[Step, ...], str]
 
+_MOST_POINTS = 10**7  # all are held in memory, whatever conditions leave
+
 # Parts of a scenario that change no result.
-_IDLE = {"name": "it changes no result", "variants": "choose some by the sweep's own `variants`"}
+_IDLE = {
+    "name": "it changes no result",
+    "variants": "choose some by the sweep's own `variants`",
+    "replications": "say how many by the sweep's own `replications`",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,9 @@ class SweepFile:
         Raises:
             InputError: Values are refused, with their places in the file; or no point is left.
         """
+        if self.largest_size > _MOST_POINTS:
+            what = f"its axes span {self.largest_size:,} points, more than {_MOST_POINTS:,} can be"
+            raise InputError(Problem(what, self.document.file))
         try:
             points = points_of(self.sweep)
         except InputError as error:
@@ -215,9 +224,18 @@ def _of_values(sweep: Sweep) -> Iterator[Mistake]:
 def _repeated(values: Sequence[Any], where: tuple[Step, ...]) -> Iterator[Mistake]:
     seen: set[str] = set()
     for place, value in enumerate(values):
-        if repr(value) in seen:
+        if (key := repr(_plain(value))) in seen:
             yield (*where, place), f"{value!r} is there already: points would be duplicates"
-        seen.add(repr(value))
+        seen.add(key)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in which equal numbers look alike, such as 5 and 5.0."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _covering(points: Sequence[Point], directions: Sequence[Direction]) -> Iterator[Point]:

@@ -9,6 +9,7 @@ from kvsim.scenario.schema import BASE, Name
 from kvsim.workload.limits import Printable
 
 Whole = Annotated[int, Field(ge=-(10**15), le=10**15)]
+_MOST_STEPS = 10**7
 Number = Whole | Annotated[float, Field(ge=-1e15, le=1e15)]
 
 
@@ -21,7 +22,7 @@ class Range(Parameters):
     """Last value; in steps that don't reach it, the last one below."""
     step: Annotated[Number, Field(gt=0)] | None = None
     """Distance of neighbors."""
-    count: int | None = Field(default=None, ge=2, le=10**7)
+    count: int | None = Field(default=None, ge=2, le=_MOST_STEPS)
     """So many values at equal distances, both bounds included."""
     scale: Literal["linear", "log"] = "linear"
     """log: neighbors have equal ratios instead."""
@@ -43,6 +44,8 @@ class Range(Parameters):
             raise ValueError("a log range begins above 0")
         if self.scale == "log" and self.step is not None:
             raise ValueError("a log range takes a count, no step")
+        if self.step is not None and (self.highest - self.lowest) / self.step > _MOST_STEPS:
+            raise ValueError(f"has more than {_MOST_STEPS:,} steps of {self.step:g}")
         return self
 
 

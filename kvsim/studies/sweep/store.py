@@ -41,7 +41,12 @@ class Store:
         """Return a result that is there."""
         query = "SELECT status, content FROM results WHERE key = ?"
         status, content = self._database.execute(query, (key,)).fetchone()
-        return Outcome(**json.loads(content)) if status == DONE else Failure(status, content)
+        if status != DONE:
+            return Failure(status, content)
+        try:
+            return Outcome(**json.loads(content))
+        except (TypeError, ValueError) as error:
+            raise sqlite3.DatabaseError(f"the result {key} is damaged") from error
 
     def put(self, key: str, result: Outcome | Failure) -> None:
         """Keep a result; from now on no death of this process loses it."""

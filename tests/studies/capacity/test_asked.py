@@ -178,6 +178,31 @@ def test_whole_values_are_rounded_towards_the_easier():
 EVEN = "arrivals: {kind: constant, rate_per_s: 20}"
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"precision": 0.0},
+        {"precision": float("nan")},
+        {"max_replications": 0},
+        {"confidence": 2.0},
+        {"confidence": -1.0},
+        {"goodput": 2.0},
+        {"budget_s": -1.0},
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(tmp_path, wrong):
+    (name, value) = next(iter(wrong.items()))
+    with pytest.raises(InputError, match=f"^{name}: should be .*, not {value!r}$"):
+        find_capacity(scenario_of(tmp_path, EVEN), Options(**wrong), Here())
+
+
+def test_a_limit_that_was_not_reached_has_no_cause(tmp_path):
+    answer = find_capacity(scenario_of(tmp_path, EVEN), Options(budget_s=0.0), Here())
+    assert (answer.stopped, answer.limited_by, answer.high) == ("budget", None, None)
+    assert answer.feasible is None or "the limit was not reached" in answer.sentence
+    assert "sets the limit" not in answer.sentence
+
+
 def test_two_processes_give_the_answer_of_one(tmp_path):
     file = scenario_of(tmp_path, EVEN)
     options = Options(precision=0.2)

@@ -78,6 +78,25 @@ def test_a_budget_of_time_ends_the_search():
     assert found.stopped == "budget"
 
 
+@pytest.mark.parametrize("most", [1.0, 8.0])
+def test_what_is_undecided_at_the_end_of_the_range_is_not_called_met(most):
+    """Half of the replications miss the bound by far: their mean keeps it, its interval doesn't."""
+    few = replace(LOAD, least=0.5, most=most)
+
+    def share_at(value, replication):
+        return 0.0199 * (replication % 2) if value == most else 0.001
+
+    search, found = searched(share_at, knob=few, terms=Terms())
+    assert found.stopped == "range"
+    assert search.estimate(most, None, None).status == "undecided"
+    assert found.easy is None if most == 1.0 else few.value(found.easy) == pytest.approx(4.0)
+
+
+def test_what_is_undecided_when_the_time_is_up_is_not_called_met():
+    _, found = searched(lambda _, k: 0.0199 * (k % 2), terms=Terms(deadline=time.monotonic() - 1))
+    assert (found.stopped, found.easy, found.bound) == ("budget", None, None)
+
+
 def test_a_curve_above_the_bound_everywhere_has_no_limit():
     _, found = searched(lambda *_: 0.02)
     assert (found.stopped, found.easy, found.place) == ("never", None, None)

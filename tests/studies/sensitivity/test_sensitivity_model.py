@@ -60,6 +60,9 @@ def test_factors_change_what_they_name(file):
     ("name", "low", "high", "message"),
     [
         ("load", 2, 1, "holds nothing"),
+        ("load", 0, 1, "load: is multiplied: 0 is no factor"),
+        ("load", 1, 1e9, "rate_per_s: should be less than or equal to 1000000"),
+        ("prompt length", -1, 1, "prompt length: is multiplied: -1 is no factor"),
         ("engine.scheduling_policy", 1, 2, "is no number"),
         ("engine.enable_chunked_prefill", 1, 2, "is no number"),
         ("engine.max_num_seq", 1, 2, "did you mean max_num_seqs"),

@@ -204,6 +204,16 @@ def test_a_foreign_table_is_no_store(folder):
         folder.run(TWO_AXES)
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "3", '{"met": true}'])
+def test_a_damaged_result_is_told(folder, content):
+    folder.run(TWO_AXES)
+    with sqlite3.connect(folder.path / "out" / STORE) as database:
+        database.execute("UPDATE results SET content = ?", (content,))
+    database.close()
+    with pytest.raises(InputError, match=r"results.sqlite: results can't be kept here: the result"):
+        folder.run(TWO_AXES)
+
+
 def test_a_sweep_is_named_by_its_file_or_itself(folder):
     result, _ = folder.run("axes: {seed: [1, 2]}\n", name="seeds")
     assert result.table_path == Path(folder.path / "out" / "seeds.parquet")
