@@ -235,9 +235,21 @@ def _client_of(address: str) -> "Client":
     except ImportError as error:
         lack = "workers of a cluster need the extra: pip install 'kvsim[dask]'"
         raise InputError(lack) from error
+    client: Future[Client] = Future()
+
+    def connect() -> None:
+        try:
+            client.set_result(Client(address, timeout=_CONNECT_S, set_as_default=False))
+        except BaseException as error:
+            client.set_exception(error)
+
     try:
         get_address_host_port(address, strict=True)
-        return Client(address, timeout=_CONNECT_S, set_as_default=False)
+        # In a thread: who speaks another protocol there keeps the client waiting for ever.
+        threading.Thread(target=connect, daemon=True).start()
+        return client.result(timeout=2 * _CONNECT_S)
+    except TimeoutError as error:
+        raise InputError(f"no Dask scheduler answers at {address}") from error
     except ValueError as error:
         what = f"{address!r} is no address of a Dask scheduler, such as tcp://10.0.0.7:8786"
         raise InputError(f"{what}: {error}") from error

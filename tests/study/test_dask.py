@@ -302,3 +302,11 @@ def test_a_scheduler_that_is_lost_is_told(
     run.started[0].kill()  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"no worker for|was lost"):
         list(results)
+
+
+def test_a_server_that_speaks_another_protocol_is_no_scheduler(monkeypatch):
+    monkeypatch.setattr(kvsim.study.dask, "_CONNECT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # takes the call, and says nothing
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(InputError, match="no Dask scheduler answers"):
+            dask_crew(address).start(Work(pow, 1))

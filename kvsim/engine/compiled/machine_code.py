@@ -65,7 +65,9 @@ def load() -> Advance | None:
             _compile(_place())
         name, object_file = _unpacked(_place().read_bytes())
         return _Function(name, object_file)
-    except (OSError, RuntimeError, ValueError) as error:
+    except ValueError:  # the file is damaged: the next process compiles anew
+        _place().unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:
         _keep_failure(str(error))
     except subprocess.CalledProcessError as error:
         if error.returncode > 0:  # else it was killed, perhaps with this process
