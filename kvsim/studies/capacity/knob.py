@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any
 
 from kvsim.errors import InputError, Problem
+from kvsim.scenario.load import deep_merge
 from kvsim.scenario.schema import Scenario
+from kvsim.workload.limits import MOST_REQUESTS
 from kvsim.workload.parameters import Source
 
 # Arrivals without an end of their own: a longer run of them is more of the same.
@@ -239,6 +241,21 @@ def so_long(scenario: Scenario, requests: int) -> Mapping[str, Any]:
             changes["workload.num_requests"] = share
         else:
             _merge(changes, {"workload.classes": {source.name: {"num_requests": share}}})
+    return changes
+
+
+def with_requests(scenario: Scenario, load: Mapping[str, Any], factor: float) -> Mapping[str, Any]:
+    """Return the changes of a load and so many times the requests: a run of the same time."""
+    changes = dict(load)
+    for source in scenario.workload.sources():
+        if source.num_requests is None or not is_steady(scenario):
+            continue
+        requests = min(max(round(factor * source.num_requests), 1), MOST_REQUESTS)
+        if not source.name:
+            changes["workload.num_requests"] = requests
+        else:
+            own = {source.name: {"num_requests": requests}}
+            changes["workload.classes"] = deep_merge(changes.get("workload.classes"), own)
     return changes
 
 

@@ -31,6 +31,7 @@ _EASIER = (1, 2, 4, 8)  # doublings down, before a search for a feasible load is
 _HARDER = 40  # doublings up
 _SAFETY = 1.5  # so many times the requests that the spread asks for
 _APART = 2  # precisions, of the pair at first
+_FURTHEST_APART = 0.1  # on the axis: curves are interpolated in the pair, and bend beyond that
 _MOVES = 4  # of the pair of values between which the limit is told
 _TOO_WIDE = 2.5  # times the width that is needed: such a pair is drawn together
 _MORE = 1.25, 4.0  # times the replications that there are: at least, at most
@@ -196,11 +197,15 @@ class Search:
             return math.log1p(self.terms.precision)
         return self.terms.precision
 
+    def _apart(self, place: float) -> float:
+        """Return how far the two values between which the limit is told are apart at first."""
+        return min(_APART * self._precision_at(place), _FURTHEST_APART)
+
     # Replicate
 
     def _replicate(self, easy: float, hard: float) -> Found:
         """Add replications at a pair of values until the limit between them is precise."""
-        pair = self._pair(self._between(easy, hard), _APART * self._precision_at(easy))
+        pair = self._pair(self._between(easy, hard), self._apart(easy))
         replications, requests = self._enough_replications, self.terms.requests
         if requests is not None:
             pair, requests = self._rehearse(pair)
@@ -281,10 +286,12 @@ class Search:
         if found.place == -np.inf:
             return None if places[0] <= easiest else self._pair(places[0] - width / 2, 2 * width)
         if not places[0] - 1e-9 <= found.place <= places[1] + 1e-9:
-            return self._pair(found.place, max(width, self._precision_at(found.place)))
-        least = self._precision_at(found.place)
-        if width > _TOO_WIDE * max(least, min(found.width, width)):
-            return self._pair(found.place, max(found.width, least))
+            return self._pair(
+                found.place, max(width, min(self._precision_at(found.place), _FURTHEST_APART))
+            )
+        least = min(self._precision_at(found.place), _FURTHEST_APART)
+        if width > _TOO_WIDE * max(least, min(found.width, _FURTHEST_APART)):
+            return self._pair(found.place, max(min(found.width, _FURTHEST_APART), least))
         return None
 
     def _found(self, found: Crossing, places: tuple[float, float], stopped: Reason) -> Found:

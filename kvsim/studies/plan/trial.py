@@ -11,7 +11,7 @@ from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
 from kvsim.statistics import mean_interval
 from kvsim.studies.capacity.bounds import Bound, bounds_of
-from kvsim.studies.capacity.knob import load_of
+from kvsim.studies.capacity.knob import load_of, with_requests
 from kvsim.studies.capacity.observe import observe
 from kvsim.studies.plan.bounds import judging_slack
 from kvsim.studies.plan.candidates import Candidate
@@ -35,11 +35,17 @@ class Load:
     random: bool = True
 
     def times(self, factor: float) -> Mapping[str, Any]:
-        """Return so many times the demand as changes of the scenario."""
+        """Return so many times the demand as changes of the scenario.
+
+        It lasts as long as the scenario's own: as many times the requests. The same number would
+        have come and gone before a fleet that is too small had a queue.
+        """
         if self.factor * factor == 1:
             return {}
         knob = load_of(self.file.base)
-        return knob.changes(knob.first * self.factor * factor)
+        return with_requests(
+            self.file.base, knob.changes(knob.first * self.factor * factor), self.factor * factor
+        )
 
     def point(
         self, candidate: Candidate, replicas: int, replication: int = 0, factor: float = 1.0

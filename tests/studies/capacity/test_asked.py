@@ -9,7 +9,7 @@ from kvsim.errors import InputError
 from kvsim.metrics.summary import summarize
 from kvsim.scenario.load import load_scenario
 from kvsim.studies.capacity.bounds import GROWTH, bounds_of
-from kvsim.studies.capacity.knob import is_steady, knob_at, load_of
+from kvsim.studies.capacity.knob import is_steady, knob_at, load_of, with_requests
 from kvsim.studies.capacity.observe import observe
 from kvsim.studies.capacity.search import Options, ask, find_capacity, replications_differ
 from kvsim.studies.capacity.simulation import Ask
@@ -182,3 +182,16 @@ def test_two_processes_give_the_answer_of_one(tmp_path):
     file = scenario_of(tmp_path, EVEN)
     options = Options(precision=0.2)
     assert find_capacity(file, options, Here()) == find_capacity(file, options, Local(2))
+
+
+def test_as_many_times_the_requests_of_each_class_last_as_long(tmp_path):
+    classes = (
+        "classes: {a.b: {arrivals: {kind: poisson, rate_per_s: 1}, num_requests: 9}, "
+        "c: {arrivals: {kind: gamma, rate_per_s: 3, burstiness: 2}, num_requests: 20}}"
+    )
+    path = tmp_path / "classes.yaml"
+    path.write_text(f"{HEAD}\nworkload: {{{LENGTHS}, {classes}}}\n{SLO}\n")
+    scenario = load_scenario(path).base
+    found = with_requests(scenario, load_of(scenario).changes(3.0), 3.0)["workload.classes"]
+    assert [found[name]["num_requests"] for name in ("a.b", "c")] == [27, 60]
+    assert [found[name]["arrivals"]["rate_per_s"] for name in ("a.b", "c")] == [3, 9]

@@ -147,3 +147,24 @@ def test_a_server_that_does_not_start_is_refused():
     assert length.value(found.easy) <= 5000 < length.value(found.hard)
     status = {value: search.estimate(value, None, None).status for value, _ in search.observed}
     assert {status[value] for value in status if value > 5000} == {"refused"}
+
+
+@pytest.mark.parametrize("limit", [0.2, 1.7, 25.0])
+def test_a_queue_that_grows_beyond_the_limit_alone_is_told_with_a_coarse_precision(limit):
+    """Its curve has a corner, and a straight line between distant values is far from it."""
+    growth = Bound("steady queue", "growth", 0.01)
+
+    def simulate(asks):
+        return [
+            observed({TTFT.name: 0.0}, max(1 - limit / one.value, 0) + noise(one.replication))
+            for one in asks
+        ]
+
+    def noise(replication):
+        return 0.002 * stream(0, "growth", replication).standard_normal()
+
+    found = Search(LOAD, (TTFT, growth), Terms(precision=0.2), simulate).run()
+    assert found.bound is growth
+    low, high = (LOAD.value(place) for place in (found.easy, found.hard))
+    assert low <= limit / 0.99 * 1.03
+    assert high >= limit * 0.97

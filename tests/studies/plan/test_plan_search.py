@@ -258,3 +258,11 @@ def test_no_failure_allowed_is_a_target_too(tmp_path):
     one = replace(SMALL, gpus=["h100_sxm"], tensor_parallel_sizes=[1], weights=["auto"], also=0)
     found = find_plan(file, one, Here())
     assert json.dumps(as_dict(found), allow_nan=False)
+
+
+def test_growth_leaves_a_run_as_long_as_it_was(file):
+    """Else a demand that has grown is gone before a fleet that is too small has a queue."""
+    changes = Load(file, 5.0, 1).times(2.0)
+    assert changes["workload.arrivals.rate_per_s"] == 600
+    assert changes["workload.num_requests"] == 1000
+    assert Load(file, 1.0, 1).times(1.0) == {}
