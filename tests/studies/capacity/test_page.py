@@ -20,7 +20,7 @@ from tests.studies.capacity.test_known_rates import scenario_of
 def answer(tmp_path_factory) -> CapacityAnswer:
     queue = Queue(1)
     question = ask(scenario_of(tmp_path_factory.mktemp("md1"), queue, 0.75), Options())
-    question = replace(question, knob=replace(question.knob, first=1.5))  # more than it serves
+    question = replace(question, knob=replace(question.knob, first=1.2))  # more than it serves
     search = Search(
         question.knob,
         question.bounds,
