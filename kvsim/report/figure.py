@@ -91,6 +91,23 @@ def line_style(place: int) -> dict[str, Any]:
     return {"color": color, "dash": dash, "width": 2}
 
 
+def band(
+    x: Sequence[float], lows: Sequence[float], highs: Sequence[float], color: str
+) -> dict[str, Any]:
+    """Return the trace that shades what lies between two lines."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*x, *reversed(x)],
+        "y": [*highs, *reversed(lows)],
+        "fill": "toself",
+        "fillcolor": color,
+        "opacity": 0.18,
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+
+
 def variant_keys(names: Sequence[str]) -> list[Key]:
     """Return the legend of a chart whose lines are variants."""
     return [Key(short_name(name), *look(place)) for place, name in enumerate(names)]

@@ -16,7 +16,9 @@ from kvsim.report.figure import (
     Key,
     Table,
     axis,
+    band,
     layout,
+    named,
 )
 from kvsim.statistics import mean_interval
 from kvsim.studies.capacity.answer import CapacityAnswer, Trial
@@ -181,27 +183,15 @@ def _drawn(name: str, curve: Curve, look: tuple[str, str]) -> list[dict[str, Any
     x, mean, low, high = (
         (list(column) for column in zip(*curve, strict=True)) if curve else [[]] * 4
     )
-    band = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [*x, *reversed(x)],
-        "y": [*high, *reversed(low)],
-        "fill": "toself",
-        "fillcolor": color,
-        "opacity": 0.2,
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-    }
     line = {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": name,
         "x": x,
         "y": mean,
         "line": {"color": color, "dash": dash, "width": 2},
-        "hovertemplate": f"%{{x:.4g}}: %{{y:.3g}}<extra>{name}</extra>",
+        **named(name, "%{x:.4g}: %{y:.3g}"),
     }
-    return [band, line]
+    return [band(x, low, high, color), line]
 
 
 def _span_of(answer: CapacityAnswer) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from kvsim.report.figure import (
     Key,
     Table,
     axis,
+    band,
     layout,
     look,
     plotly_text,
@@ -146,17 +147,7 @@ def _traces(metric: str, place: int, line: Line) -> Iterator[dict[str, Any]]:
     bounds = [(found.low, found.high) for _, found in points]
     if all(low is not None for low, _ in bounds):
         lows, highs = ([_rounded(bound) for bound in each] for each in zip(*bounds, strict=True))
-        yield {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [*x, *reversed(x)],
-            "y": [*highs, *reversed(lows)],
-            "fill": "toself",
-            "fillcolor": color,
-            "opacity": 0.18,
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-        }
+        yield band(x, lows, highs, color)
     yield {
         "type": "scatter",
         "mode": "lines+markers",

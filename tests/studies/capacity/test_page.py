@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from kvsim.studies.capacity.answer import CapacityAnswer
-from kvsim.studies.capacity.curves import of_trials
+from kvsim.studies.capacity.curves import of_trials, targets_chart
 from kvsim.studies.capacity.limit import Search, Terms
 from kvsim.studies.capacity.page import build_page
 from kvsim.studies.capacity.search import Options, ask
@@ -20,7 +20,7 @@ from tests.studies.capacity.test_known_rates import scenario_of
 def answer(tmp_path_factory) -> CapacityAnswer:
     queue = Queue(1)
     question = ask(scenario_of(tmp_path_factory.mktemp("md1"), queue, 0.75), Options())
-    question = replace(question, knob=replace(question.knob, first=1.5))  # more than it serves
+    question = replace(question, knob=replace(question.knob, first=1.2))  # more than it serves
     search = Search(
         question.knob,
         question.bounds,
@@ -86,6 +86,14 @@ def test_the_page_is_the_same_each_time_and_draws_each_curve(answer):
     assert len(ids.ids) == len(set(ids.ids))
     assert {"chart-targets", "chart-queue", "chart-goodput", "trials"} <= set(ids.ids)
     assert answer.sentence in page
+
+
+def test_the_name_of_a_class_is_no_html_to_plotly(answer):
+    name = "<b>chat: queue_p99_s"
+    trials = [replace(one, means={name: one.means["queue_p99_s"]}) for one in answer.trials]
+    chart = targets_chart(replace(answer, allowed={name: 0.01}, trials=trials))
+    assert "&lt;b&gt;chat" in str(chart.figure)
+    assert "<b>" not in str(chart.figure)
 
 
 def test_a_page_without_any_start_can_be_made(answer):
