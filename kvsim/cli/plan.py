@@ -261,8 +261,6 @@ def _as_text(found: "Plan", out: Path | None) -> str:
 
 
 def _group(reason: str, labels: Sequence[str]) -> str:
-    from textwrap import indent
-
     from kvsim.cli.text import wrapped
 
-    return f"{wrapped(reason)}\n{indent(wrapped('; '.join(labels)), '    ')}"
+    return f"{wrapped(reason)}\n{wrapped('; '.join(labels), '    ')}"
