@@ -240,6 +240,4 @@ def _as_text(found: "Plan", out: Path | None) -> str:
 
 
 def _group(reason: str, labels: Sequence[str]) -> str:
-    from textwrap import indent
-
-    return f"{wrapped(reason)}\n{indent(wrapped('; '.join(labels)), '    ')}"
+    return f"{wrapped(reason)}\n{wrapped('; '.join(labels), '    ')}"

@@ -19,9 +19,16 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def wrapped(text: str) -> str:
-    """Cut a text into lines at its spaces."""
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, indent: str = "") -> str:
+    """Cut a text into lines at its spaces, each with an indent."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def as_json(facts: Any) -> str:

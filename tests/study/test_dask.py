@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import kvsim
+import kvsim.study.dask
 from kvsim.errors import InputError
 from kvsim.scenario.load import ScenarioFile, load_scenario
 from kvsim.study.dask import Cluster, dask_crew

@@ -45,7 +45,8 @@ class Tried:
         replications: How many there are.
         status: `met` only if the worse end of every target's interval is within its bound, `missed`
             only if the better end of one isn't, `unstable` if the queue still grows at the end.
-        worst: The target that is nearest to its bound, or furthest beyond.
+        worst: The target that is nearest to its bound, or furthest beyond; of an undecided value
+            one that is undecided.
         mean: Its mean over what is allowed: 1 at the bound; None: beyond all numbers, or no value.
         low, high: Interval of this mean.
     """

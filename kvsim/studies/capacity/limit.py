@@ -155,6 +155,8 @@ class Search:
             if self.pilot(place).distance <= 0:
                 return self.knob.snapped(place), self.knob.snapped(hard)
         bound = self.bounds[self.pilot(place).worst]
+        if self.knob.is_setting and place == easiest and not self._late:
+            self.pilot(hardest)  # whether larger values are harder is up to who asks
         return Found(None, None, place, bound, "budget" if self._late else "never")
 
     def _upwards(self, place: float, hardest: float, step: float) -> tuple[float, float] | Found:

@@ -108,11 +108,19 @@ def _range(low: float, high: float, knob: Knob) -> str:
 
 
 def _never(answer: CapacityAnswer, knob: Knob) -> str:
-    easiest = (min if knob.rising else max)(answer.tried, key=lambda one: one.value)
+    easiest, *_, hardest = sorted(
+        [*answer.tried, *answer.tried], key=lambda one: knob.place(one.value)
+    )
     why = {
         "unstable": "the queue grows without end",
         "refused": next((one.refusal for one in answer.trials if one.refusal), ""),
     }.get(easiest.status, f"{easiest.worst} is missed")
+    if hardest.status == "met":
+        larger, instead = ("harder", "with") if knob.rising else ("easier", "without")
+        return (
+            f"Larger is not {larger} here: at {knob.show(easiest.value)} {why}, at "
+            f"{knob.show(hardest.value)} the SLO is met. Ask {instead} --smallest."
+        )
     return f"No value that was tried meets the SLO: at {knob.show(easiest.value)} {why}."
 
 
@@ -141,8 +149,22 @@ def _notes(question: Question, search: Search, found: Found) -> Iterator[str]:
         first = (min if knob.rising else max)(unstable, key=lambda one: one.value)
         at = knob.show(first.value)
         yield f"At {at} the queue is unstable: it still grows at the end of a run."
+    yield from _refused(question.knob, search)
     yield from _unjudged(search)
     yield from _not_monotone(question.knob, search)
+
+
+def _refused(knob: Knob, search: Search) -> Iterator[str]:
+    """Say why the easiest of the values that were refused is."""
+    refused = [
+        (value, one.refusal)
+        for (value, _), observed in search.observed.items()
+        for one in observed
+        if one.refusal
+    ]
+    if refused:
+        value, why = min(refused, key=lambda each: knob.place(each[0]))
+        yield f"At {knob.show(value)} it is refused: {why.splitlines()[0].rstrip('.')}."
 
 
 def _unjudged(search: Search) -> Iterator[str]:
@@ -197,10 +219,18 @@ def _tried(search: Search) -> Sequence[Tried]:
     found = []
     for value in sorted(longest):
         one = search.estimate(value, longest[value], None)
-        mean, low, high = map(finite_or_none, one.excess(one.worst))
-        worst = one.bounds[one.worst].name
+        place = _telling(one)
+        mean, low, high = map(finite_or_none, one.excess(place))
+        worst = one.bounds[place].name
         found.append(Tried(value, one.replications, one.status, worst, mean, low, high))
     return found
+
+
+def _telling(one: Estimate) -> int:
+    """Return the worst bound; of an undecided value one that is undecided."""
+    if one.status != "undecided" or one.excess(one.worst)[2] > 1:
+        return one.worst
+    return int(np.nanargmax([one.excess(place)[2] for place in range(len(one.bounds))]))
 
 
 def _trials(search: Search) -> Sequence[Trial]:

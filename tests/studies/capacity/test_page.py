@@ -7,13 +7,18 @@ from html.parser import HTMLParser
 import pytest
 
 from kvsim.studies.capacity.answer import CapacityAnswer
+from kvsim.studies.capacity.bounds import Bound
 from kvsim.studies.capacity.curves import of_trials, targets_chart
+from kvsim.studies.capacity.knob import knob_at
 from kvsim.studies.capacity.limit import Search, Terms
+from kvsim.studies.capacity.observe import Observed
 from kvsim.studies.capacity.page import build_page
 from kvsim.studies.capacity.search import Options, ask
+from kvsim.studies.capacity.simulation import Question
 from kvsim.studies.capacity.words import answer_of
 from tests.studies.capacity.queues import Queue
 from tests.studies.capacity.test_known_rates import scenario_of
+from tests.studies.capacity.test_limit import LOAD, TTFT, observed
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +112,50 @@ def test_curves_are_of_the_longest_runs(answer):
         assert len(lengths) == 1
         mine = [one for one in answer.trials if one.value == value]
         assert max(one.requests + one.warmup_requests for one in mine) in lengths
+
+
+def answered(knob, simulate, bounds=(TTFT,), terms=None):
+    """Return the answer of a search on given observations."""
+    search = Search(knob, bounds, terms or Terms(confidence=None), simulate)
+    question = Question(None, knob, bounds, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Question, "slo", {TTFT.name: 2.0})
+        return answer_of(question, search, search.run())
+
+
+@pytest.mark.parametrize("smallest", [False, True])
+def test_a_setting_that_is_harder_the_other_way_is_said(smallest):
+    seqs = knob_at("engine.max_num_seqs", 512 if smallest else 8, 8, 512, smallest)
+
+    def simulate(asks):
+        return [observed({TTFT.name: 0.5 if (one.value < 30) != smallest else 0.0}) for one in asks]
+
+    answer = answered(seqs, simulate)
+    assert answer.feasible is None
+    ends = ("512", "8") if smallest else ("8", "512")
+    assert f"at {ends[0]} ttft_p99_s is missed, at {ends[1]} the SLO is met" in answer.sentence
+    assert answer.sentence.endswith(f"Ask {'without' if smallest else 'with'} --smallest.")
+
+
+def test_a_refusal_is_told_with_its_reason():
+    length = knob_at("engine.max_model_len", 1000, 1000, 9000, False)
+
+    def simulate(asks):
+        return [
+            Observed.refused("no room for it") if one.value > 5000 else observed({TTFT.name: 0.0})
+            for one in asks
+        ]
+
+    answer = answered(length, simulate)
+    assert any(note.endswith("it is refused: no room for it.") for note in answer.notes)
+
+
+def test_of_an_undecided_value_the_undecided_target_is_shown():
+    growth = Bound("steady queue", "growth", 0.01)
+
+    def simulate(asks):
+        return [observed({TTFT.name: 0.001}, 0.02 * (one.replication % 2) - 0.005) for one in asks]
+
+    answer = answered(LOAD, simulate, (TTFT, growth), Terms(max_replications=4))
+    assert {one.status for one in answer.tried} == {"undecided"}
+    assert {one.worst for one in answer.tried} == {"steady queue"}
