@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsim.cli.crew import Dask, Jobs, crew
 from kvsim.cli.pages import refuse_foreign, write_text
 from kvsim.cli.text import aligned, as_json, wrapped
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from kvsim.scenario.load import ScenarioFile
     from kvsim.studies.capacity.answer import CapacityAnswer
     from kvsim.studies.capacity.search import Options
+    from kvsim.study.tasks import Crew
 
 _FLAGS = {  # of the options of a search
     "variant": "--variant",
@@ -59,9 +61,8 @@ def capacity(
     budget_s: Annotated[
         float | None, typer.Option(min=0, help="Stop after so many seconds.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes at work; by default one a core.")
-    ] = None,
+    jobs: Jobs = None,
+    dask: Dask = None,
     out: Annotated[
         Path | None, typer.Option(help="HTML page with the curve that was found.")
     ] = None,
@@ -89,7 +90,8 @@ def capacity(
     )
     if out is not None:
         refuse_foreign(out, force, [scenario])
-    answer = _search(file, options, jobs)
+    with crew(jobs, dask) as workers:
+        answer = _search(file, options, workers)
     if out is not None:
         from kvsim.studies.capacity.page import build_page
 
@@ -103,11 +105,10 @@ def capacity(
     raise typer.Exit(0 if answer.feasible is not None else 1)
 
 
-def _search(file: "ScenarioFile", options: "Options", jobs: int | None) -> "CapacityAnswer":
+def _search(file: "ScenarioFile", options: "Options", workers: "Crew") -> "CapacityAnswer":
     """Search, with a bar on stderr if it is a terminal."""
     from kvsim.cli.progress import counted
     from kvsim.studies.capacity.search import find_capacity
-    from kvsim.study.local import crew_of
 
     with counted("simulations planned so far") as counted_so:
 
@@ -115,7 +116,7 @@ def _search(file: "ScenarioFile", options: "Options", jobs: int | None) -> "Capa
             if counted_so:
                 counted_so(done, planned, f"simulations planned so far, now at {value:.4g}")
 
-        return find_capacity(file, options, crew_of(jobs), tell)
+        return find_capacity(file, options, workers, tell)
 
 
 def _as_text(answer: "CapacityAnswer") -> str:

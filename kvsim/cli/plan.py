@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvsim.cli.crew import Dask, Jobs, crew
 from kvsim.cli.pages import beside, refuse_foreign, write_text
 from kvsim.cli.text import aligned, as_json, wrapped
 
 if TYPE_CHECKING:
     from kvsim.studies.plan.candidates import Options
     from kvsim.studies.plan.result import Plan
+    from kvsim.study.tasks import Crew
 
 MOST_VALUES = 100  # of one setting; more are rather a mistake
 
@@ -60,9 +62,8 @@ def plan(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite other files there.")] = False,
     json: Annotated[bool, typer.Option("--json", help="For machines: JSON on stdout.")] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes at work; by default one a core.")
-    ] = None,
+    jobs: Jobs = None,
+    dask: Dask = None,
 ) -> None:
     """Search the cheapest fleet: which GPUs, how many, in which layout, at what cost.
 
@@ -89,7 +90,8 @@ def plan(
     if out is not None:
         others = [beside(out, ".yaml"), beside(out, ".json")]
         refuse_foreign(out, force, [scenario], others)
-    found = _found(file, options, jobs, demands=out is not None)
+    with crew(jobs, dask) as workers:
+        found = _found(file, options, workers, demands=out is not None)
     if out is not None:
         _write(found, out, _command(scenario, options))
     print(_as_json(found) if json else _as_text(found, out))
@@ -158,14 +160,13 @@ def _value(word: str) -> Any:
 # Search
 
 
-def _found(file: Any, options: "Options", jobs: int | None, demands: bool) -> "Plan":
+def _found(file: Any, options: "Options", workers: "Crew", demands: bool) -> "Plan":
     """Search, with a bar on stderr if it is a terminal."""
     from kvsim.cli.progress import counted
     from kvsim.studies.plan.search import find_plan
-    from kvsim.study.local import crew_of
 
     with counted("candidates") as tell:
-        return find_plan(file, options, crew_of(jobs), demands, tell)
+        return find_plan(file, options, workers, demands, tell)
 
 
 # Files

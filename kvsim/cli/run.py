@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from kvsim.cli.crew import Dask, Jobs, crew
 from kvsim.errors import InputError
 
 
@@ -24,10 +25,8 @@ def run(
             min=1, max=10_000, help="Independent draws; by default as the scenario says, or one."
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes for further replications; by default one a core."),
-    ] = None,
+    jobs: Jobs = None,
+    dask: Dask = None,
     report: Annotated[bool, typer.Option(help="Write the HTML report.")] = True,
     save_trace: Annotated[
         Path | None,
@@ -59,7 +58,6 @@ def run(
     from kvsim.cli.verdict import as_text
     from kvsim.rundir import SUMMARY, Further, new_directory, run_into
     from kvsim.scenario.schema import BASE
-    from kvsim.study.local import crew_of
     from kvsim.study.replications import further_replications
 
     with new_directory(target) as folder:
@@ -67,7 +65,8 @@ def run(
 
             def further() -> Further:
                 count = file.base.replications
-                return further_replications(file, list(variants), count, crew_of(jobs), tell=tell)
+                with crew(jobs, dask) as workers:
+                    return further_replications(file, list(variants), count, workers, tell=tell)
 
             result = run_into(folder, file, variants, requests, progress, further)
         if report:

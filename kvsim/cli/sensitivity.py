@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from kvsim.cli.crew import Dask, Jobs, crew
 from kvsim.cli.pages import refuse_foreign, write_text
 from kvsim.cli.text import aligned, as_json, wrapped
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kvsim.studies.sensitivity.factors import Factor
     from kvsim.studies.sensitivity.indices import Indices
     from kvsim.studies.sensitivity.tornado import Tornado
+    from kvsim.study.tasks import Crew
 
 DEFAULT_METRIC = "ttft_p99_s"
 USUAL_SAMPLES = {"morris": 10, "sobol": 64}
@@ -51,9 +53,8 @@ def sensitivity(
     out: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite another file there.")] = False,
     json: Annotated[bool, typer.Option("--json", help="For machines: JSON on stdout.")] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes at work; by default one a core.")
-    ] = None,
+    jobs: Jobs = None,
+    dask: Dask = None,
 ) -> None:
     """Tell which inputs move a figure, by how much, and which effects may be luck.
 
@@ -66,7 +67,9 @@ def sensitivity(
     if out is not None:
         refuse_foreign(out, force, [scenario])
     figure = metric or _metric_of(file)
-    found = _found(file, _factors(file, ranges), figure, method, (samples, replications), jobs)
+    factors = _factors(file, ranges)
+    with crew(jobs, dask) as workers:
+        found = _found(file, factors, figure, method, (samples, replications), workers)
     if out is not None:
         command = ["kvsim", "sensitivity", str(scenario), "--metric", figure]
         command += [word for pair in vary or [] for word in ("--vary", pair)]
@@ -138,20 +141,19 @@ def _found(
     metric: str,
     method: Literal["tornado", "morris", "sobol"],
     effort: tuple[int | None, int | None],
-    jobs: int | None,
+    workers: "Crew",
 ) -> "Tornado | Indices":
     """Simulate, with a bar on stderr if it is a terminal."""
     from kvsim.cli.progress import counted
     from kvsim.studies.sensitivity.indices import indices_of
     from kvsim.studies.sensitivity.model import simulated
     from kvsim.studies.sensitivity.tornado import tornado
-    from kvsim.study.local import crew_of
     from kvsim.study.point import Point
     from kvsim.study.randomness import is_random
 
     samples, replications = effort
     with counted("simulations") as tell:
-        model = simulated(file, factors, metric, crew_of(jobs), tell)
+        model = simulated(file, factors, metric, workers, tell)
         draws = 1 if not is_random(file, Point()) else replications
         if method == "tornado":
             return tornado(factors, model, draws or 5)

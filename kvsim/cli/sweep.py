@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvsim.cli.crew import Dask, Jobs, crew
 from kvsim.cli.text import aligned, as_json, wrapped
 
 if TYPE_CHECKING:
     from kvsim.studies.sweep.answer import Answer
     from kvsim.studies.sweep.load import SweepFile
     from kvsim.studies.sweep.run import SweepResult
-    from kvsim.study.tasks import Crew
 
 MANY_POINTS = 100_000  # are rather a mistake
 _MOST_ROWS = 20
@@ -24,12 +24,8 @@ def sweep(
     out: Annotated[
         Path, typer.Option(help="Directory for table, page, and the results that sweeps share.")
     ] = Path("reports/sweeps"),
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes at work; by default one a core.")
-    ] = None,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster to run on.")
-    ] = None,
+    jobs: Jobs = None,
+    dask: Dask = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run failed points again.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Run it however many points it has.")] = False,
     json: Annotated[bool, typer.Option("--json", help="For machines: JSON on stdout.")] = False,
@@ -47,11 +43,11 @@ def sweep(
     from kvsim.cli.progress import counted
     from kvsim.studies.sweep.run import run_sweep
 
-    with counted("points") as tell:
+    with counted("points") as tell, crew(jobs, dask) as workers:
         result = run_sweep(
             loaded,
             out,
-            _crew(jobs, dask),
+            workers,
             retry=retry,
             tell=tell,
             command=shlex.join(["kvsim", "sweep", str(file)]),
@@ -78,16 +74,6 @@ def _confirm(loaded: "SweepFile", yes: bool) -> None:
         raise typer.Exit(1)
     hint = "shorten some, or say --yes"
     raise InputError(Problem(f"{what}, more than {MANY_POINTS:,}; {hint}", loaded.document.file))
-
-
-def _crew(jobs: int | None, dask: str | None) -> "Crew":
-    from kvsim.study.local import crew_of
-
-    if dask is None:
-        return crew_of(jobs)
-    from kvsim.study.dask import dask_crew
-
-    return dask_crew(dask)
 
 
 def _text(result: "SweepResult", answer: "Answer") -> str:

@@ -15,6 +15,9 @@ from typer.main import get_command
 
 from kvsim import __version__
 from kvsim.cli import main as command_line
+from kvsim.cli.crew import crew
+from kvsim.errors import InputError
+from kvsim.study.here import Here
 
 ROOT = Path(__file__).parents[2]
 KVSIM = [sys.executable, "-c", "from kvsim.cli.main import main; main()"]
@@ -226,3 +229,11 @@ def test_every_field_of_the_schema_is_described():
         for name, field in sections[section]["properties"].items():
             described = field.get("description") or "$ref" in field
             assert name == "kind" or described, f"{section}.{name}"
+
+
+def test_who_does_the_work_is_let_go_after_an_error(monkeypatch):
+    let_go = []
+    monkeypatch.setattr(Here, "stop", lambda crew: let_go.append(crew))
+    with pytest.raises(InputError, match="no good"), crew(1) as workers:
+        raise InputError("no good")
+    assert let_go == [workers]
