@@ -2,9 +2,7 @@
 
 import base64
 import dataclasses
-import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,18 +12,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from kvsim.report.inputs import ReportInput
 from kvsim.report.page import build_report
+from tests import chromium
 
 pytestmark = pytest.mark.browser
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 BAD = "window.pwned=1"
 HOSTILE = f"</script><img src=http://127.0.0.1:9/x onerror='{BAD}'><script>{BAD}</script>"
 PATIENCE_MS = 60_000
@@ -33,14 +23,10 @@ PATIENCE_MS = 60_000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    executable = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if executable is None:
-        reason = f"no browser found: none of {', '.join(NAMES)} is on the PATH"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        started = playwright.chromium.launch(
+            executable_path=chromium.executable(), args=chromium.ARGUMENTS
+        )
         yield started
         started.close()
 

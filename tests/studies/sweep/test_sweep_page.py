@@ -1,7 +1,6 @@
 """The page: findings, every point kept, small enough; in a browser nothing fails."""
 
 import re
-import shutil
 
 import pytest
 
@@ -11,6 +10,7 @@ from kvsim.studies.sweep.lines import lines
 from kvsim.studies.sweep.page import build_page
 from kvsim.studies.sweep.parallel import parallel_chart
 from kvsim.studies.sweep.view import View
+from tests import chromium
 from tests.studies.sweep.synthetic import SLO, answer, outcome, queue, results_of
 
 MOST_BYTES = 8_000_000
@@ -129,10 +129,6 @@ def test_a_large_sweep_has_a_small_page_that_says_so():
 
 @pytest.mark.browser
 def test_a_browser_draws_all_of_it_and_filters_by_keyboard(tmp_path):
-    names = ("chromium", "chromium-browser", "google-chrome")
-    executable = next((path for name in names if (path := shutil.which(name))), None)
-    if executable is None:
-        pytest.skip("no browser found")
     from playwright.sync_api import sync_playwright
 
     results = results_of(
@@ -143,7 +139,9 @@ def test_a_browser_draws_all_of_it_and_filters_by_keyboard(tmp_path):
     path = tmp_path / "page.html"
     path.write_text(build_page(answer_of(results, SLO), HOSTILE, "kvsim"), encoding="utf-8")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=chromium.executable(), args=chromium.ARGUMENTS
+        )
         page = browser.new_page(viewport={"width": 400, "height": 900})
         log: list[str] = []
         page.on("console", lambda message: log.append(message.text))
