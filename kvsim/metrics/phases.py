@@ -60,7 +60,7 @@ def phases(requests: Columns, steps: Columns, events: Columns, context: RunConte
     bands = _bands(requests, context.warmup_ns)
     if not bands:
         return {}
-    rows = np.unique(np.concatenate(list(bands.values())))
+    rows = np.flatnonzero(np.any(list(bands.values()), axis=0))
     rows = rows[np.argsort(requests["request"][rows])]
     names = ("request", "replica", "prompt_tokens", *_STAMPS)
     chosen = {name: requests[name][rows] for name in names}
@@ -68,8 +68,8 @@ def phases(requests: Columns, steps: Columns, events: Columns, context: RunConte
     e2e_ns = chosen["finish_ns"] - chosen["arrival_ns"]
     found: Phases = {}
     for quantile, band in bands.items():
-        inside = np.isin(rows, band)
-        found[quantile] = {"requests": len(band), "e2e_s": _mean_s(e2e_ns[inside])}
+        inside = band[rows]
+        found[quantile] = {"requests": int(inside.sum()), "e2e_s": _mean_s(e2e_ns[inside])}
         for phase in PHASES:
             phase_ns = times_ns[phase]
             mean_s = None if phase_ns is None else _mean_s(phase_ns[inside])
@@ -81,19 +81,20 @@ def _mean_s(values_ns: Ints) -> float:
     return int(values_ns.sum()) / len(values_ns) / NS_PER_S
 
 
-def _bands(requests: Columns, warmup_ns: int) -> dict[str, Ints]:
-    """Return the rows of the requests at each quantile; nothing if no request counts."""
+def _bands(requests: Columns, warmup_ns: int) -> dict[str, NDArray[np.bool_]]:
+    """Tell which requests are at each quantile, shape (requests,); nothing if none counts."""
     counts = (requests["outcome"] == FINISHED) & (requests["arrival_ns"] >= warmup_ns)
     rows = np.flatnonzero(counts)
     if not len(rows):
         return {}
     e2e_ns = requests["finish_ns"][rows] - requests["arrival_ns"][rows]
     ordered = rows[np.argsort(e2e_ns, kind="stable")]
-    ranks, reach = np.arange(len(rows)), max(BAND * len(rows), 0.5)
-    return {
-        name: ordered[np.abs(ranks - quantile * (len(rows) - 1)) <= reach]
-        for name, quantile in QUANTILES.items()
-    }
+    reach, bands = max(BAND * len(rows), 0.5), {}
+    for name, quantile in QUANTILES.items():
+        bands[name] = np.zeros(len(counts), dtype=np.bool_)
+        distance = np.abs(np.arange(len(rows)) - quantile * (len(rows) - 1))
+        bands[name][ordered[distance <= reach]] = True
+    return bands
 
 
 def phase_times_ns(
@@ -186,17 +187,17 @@ def _stalled_upto_ns(steps: Columns, replicas: Ints, instants_ns: Ints, costs_of
     A running sum over the steps, known up to a constant of the replica. A step is added at the
     first instant of its replica that isn't before its end; so steps may come in any order.
     """
-    distinct_ns = np.unique(instants_ns)
-    keys = replicas * (len(distinct_ns) + 1) + np.searchsorted(distinct_ns, instants_ns)
+    sorted_ns, places = np.sort(instants_ns), len(instants_ns) + 1
+    keys = replicas * places + np.searchsorted(sorted_ns, instants_ns)
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
-    added = np.zeros(len(keys) + 1, dtype=np.int64)
+    added = np.zeros(places, dtype=np.int64)
     for chunk in chunks(steps, ("prefill_seqs", *_OF_STEPS)):
         with_prompts = np.flatnonzero(chunk["prefill_seqs"])
         those = {name: chunk[name][with_prompts] for name in _OF_STEPS}
-        end_place = np.searchsorted(distinct_ns, those["start_ns"] + those["duration_ns"])
-        step_keys = those["replica"] * (len(distinct_ns) + 1) + end_place
-        np.add.at(added, np.searchsorted(ordered, step_keys), lengthened_ns(those, costs_of))
+        end_place = np.searchsorted(sorted_ns, those["start_ns"] + those["duration_ns"])
+        place = np.searchsorted(ordered, those["replica"] * places + end_place)
+        np.add.at(added, place, lengthened_ns(those, costs_of))
     upto_ns = np.empty_like(keys)
     upto_ns[order] = np.cumsum(added)[:-1]
     return upto_ns
