@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from kvsim.report import sections, uncertainty
 from kvsim.report.figure import Chart, Section, Table
 from kvsim.report.inputs import ReportInput, Variant
-from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
+from kvsim.report.iterations import iterations
+from kvsim.report.over_time import occupancy, preemptions
+from kvsim.report.queue_and_batch import queue_and_batch
 from kvsim.report.shell import render_page
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import EXPLANATION, tails
@@ -54,6 +56,7 @@ def _sections(run: ReportInput) -> list[Section]:
         Section(
             "queue", "Queue", "Queue and batch over time", [queue_and_batch(run.variants, time)]
         ),
+        *_drawn("iterations", "Iterations", "Engine steps", iterations(run.variants)),
         *_latency_section(run),
         _preemption_section(run.variants, time),
     ]
