@@ -1,6 +1,6 @@
 """Chart of how evenly replicas are loaded: a dot for each, and its range over time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from kvsim.tables import Columns
 from kvsim.units import NS_PER_S
 
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")  # of variants, in order
+SIZES = ((7, 16), (5, 80), (3, float("inf")))  # of dots, for so many replicas
 MOST_ROWS = 128  # of the table
 APART = 0.12  # of a replica's place, between variants
 MEASURES = {"finished": "Requests finished", "busy": "Busy", "running": "Running"}
@@ -60,7 +61,7 @@ def loads(variant: Variant, edges_ns: Ints) -> Loads:
     done = np.flatnonzero((requests["outcome"] == FINISHED) & (requests["replica"] >= 0))
     served_by, finish_ns = requests["replica"][done], requests["finish_ns"][done]
     areas = _areas(variant.steps, edges_ns)
-    count = max(len(areas), int(served_by.max(initial=-1)) + 1, _replicas_told(variant.inputs))
+    count = max(len(areas), _replicas(variant))
     areas = np.pad(areas, ((0, count - len(areas)), (0, 0), (0, 0)))
     span = np.searchsorted(edges_ns, finish_ns) - 1  # an end belongs to the span before it
     inside = (span >= 0) & (span < len(widths_ns))
@@ -70,10 +71,11 @@ def loads(variant: Variant, edges_ns: Ints) -> Loads:
     return Loads(finished, within[:, :, 0], within[:, :, 1])
 
 
-def _replicas_told(inputs: Mapping[str, Any]) -> int:
-    """Return how many engines the variant was resolved to, as far as that is told."""
-    ranks: int = inputs.get("engine", {}).get("data_parallel_size") or 1
-    return ranks * int(inputs.get("replicas", 0))
+def _replicas(variant: Variant) -> int:
+    """Return how many engines the variant was resolved to, or, if that isn't told, served."""
+    ranks: int = variant.inputs.get("engine", {}).get("data_parallel_size") or 1
+    told = ranks * int(variant.inputs.get("replicas", 0))
+    return max(told, int(variant.requests["replica"].max(initial=-1)) + 1)
 
 
 def _areas(steps: Columns, edges_ns: Ints) -> Floats:
@@ -110,11 +112,10 @@ def _sums_until(
 def balance(variants: Sequence[Variant], time: TimeAxis) -> Chart | None:
     """Show the loads of the replicas of each variant; None if none has more than one."""
     edges_ns = np.linspace(0, time.window_ns, TABLE_ROWS + 1).round().astype(np.int64)
-    if len(np.unique(edges_ns)) <= TABLE_ROWS:
-        return None  # all requests came at one instant, and were done before the next
-    found = [loads(variant, edges_ns) for variant in variants]
-    if all(len(each.busy) < 2 for each in found):
+    too_short = len(np.unique(edges_ns)) <= TABLE_ROWS
+    if too_short or all(_replicas(variant) < 2 for variant in variants):
         return None
+    found = [loads(variant, edges_ns) for variant in variants]
     span_s = float(np.diff(edges_ns).mean()) / NS_PER_S
     finding = sentence("; ".join(map(_finding, variants, found)))
     data = [
@@ -149,17 +150,18 @@ def _hover(measure: str) -> str:
 
 def _dots(values: Floats, panel: int, place: int, variants: int) -> dict[str, Any]:
     """Return the replicas of a variant as dots, those of variants side by side."""
-    means: Floats = values.mean(axis=1, dtype=np.float64)
+    means = np.asarray(values.mean(axis=1), np.float64)
+    size = next(size for size, most in SIZES if len(means) <= most)
     color, _ = look(place)
     aside = APART * (place - (variants - 1) / 2)
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": rounded(np.arange(len(means)) + aside, 3),
+        "x": rounded(np.arange(len(means), dtype=np.float64) + aside, 3),
         "y": rounded(means, 5),
         "yaxis": panel_axis(panel),
         "customdata": list(range(len(means))),
-        "marker": {"color": color, "symbol": SYMBOLS[place % len(SYMBOLS)], "size": 7},
+        "marker": {"color": color, "symbol": SYMBOLS[place % len(SYMBOLS)], "size": size},
         "error_y": {
             "type": "data",
             "symmetric": False,

@@ -35,7 +35,7 @@ def length_chart(prompt_tokens: Ints, output_tokens: Ints, note: str = "") -> Ch
         for name, tokens in lengths.items()
     )
     title = sentence(", ".join(said))
-    everything = np.concatenate(list(lengths.values()))
+    ends = [int(tokens[place]) for tokens in lengths.values() for place in (0, -1)]
     return Chart(
         key="chart-lengths",
         title=title,
@@ -45,7 +45,7 @@ def length_chart(prompt_tokens: Ints, output_tokens: Ints, note: str = "") -> Ch
             "data": [_distribution(tokens, name) for name, tokens in lengths.items()],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=log_axis("tokens", everything),
+                xaxis=log_axis("tokens", ends),
                 yaxis=axis("% that have at most so many", range=[0, 101]),
             ),
         },

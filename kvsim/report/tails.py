@@ -124,8 +124,10 @@ def _said_of(variant: Variant, sample: Floats, goal: Mapping[str, Any]) -> str:
     )
     verb = {True: f"meets{own or ' it'} with", False: f"misses{own or ' it'} with", None: "has"}
     value = format_figure(name, target["value"])
-    longer = f", {_beyond(sample, target['bound'])} take longer" if len(sample) else ""
-    return f"{short_name(variant.name)} {verb[target['met']]} {value}{longer}"
+    slow = bool((sample > target["bound"]).any())
+    longer = f"{_beyond(sample, target['bound'])} take longer" if slow else "none takes longer"
+    said = f"{short_name(variant.name)} {verb[target['met']]} {value}"
+    return f"{said}, {longer}" if len(sample) else said
 
 
 def _tail_line(sample: Floats, place: int) -> dict[str, Any]:
