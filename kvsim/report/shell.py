@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvsim import __version__
 from kvsim.report.figure import Chart
+from kvsim.report.plotly_script import plotly_script
 
 
 def render_page(template: str, charts: Sequence[Chart], **values: object) -> str:
@@ -29,7 +30,7 @@ def render_page(template: str, charts: Sequence[Chart], **values: object) -> str
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    plotly, script = _plotly_script() if charts else "", _asset("page.js") + _own_script(template)
+    plotly, script = plotly_script() if charts else "", _asset("page.js") + _own_script(template)
     return environment.get_template(template).render(
         version=__version__,
         style=_asset("style.css"),
@@ -69,12 +70,6 @@ def _security_policy(*scripts: str) -> str:
 
 def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _plotly_script() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
 
 
 def _own_script(template: str) -> str:
