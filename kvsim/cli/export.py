@@ -190,7 +190,7 @@ def _since_1970_ns(text: str) -> int:
         if day.tzinfo is None:
             raise InputError(f"--start {text}: has no time zone; Z ends a time in UTC") from None
         seconds = Decimal(round(day.timestamp() * 1000)) / 1000
-    if not 0 <= seconds < 10**10:
+    if not (seconds.is_finite() and 0 <= seconds < 10**10):
         raise InputError(f"--start {text}: must lie between 1970 and 2286")
     return int(seconds * NS_PER_S)
 

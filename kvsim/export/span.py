@@ -85,7 +85,7 @@ def refuse_large(path: str, size_bytes: int, most_bytes: int, remedy: str) -> No
     if size_bytes > most_bytes:
         raise InputError(
             Problem(
-                f"would become about {size_bytes / MB:,.0f} MB, more than {most_bytes / MB:,.0f} "
+                f"would become about {size_bytes / MB:,.0f} MB, more than {most_bytes / MB:g} "
                 f"MB: {remedy}",
                 path,
             )

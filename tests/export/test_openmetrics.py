@@ -56,9 +56,7 @@ def by_stamp(text):
 
 def totals(families_, name):
     """Return the values of all series of a family, by name and labels."""
-    return {
-        (s.name, tuple(sorted(s.labels.items()))): s.value for s in families_[name].samples
-    }
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for s in families_[name].samples}
 
 
 def summed(found, name, suffix):
@@ -138,14 +136,19 @@ def naive(values, bounds):
     [
         ("vllm:request_queue_time_seconds", lambda r: (r["admitted_ns"] - r["queued_ns"]) / S),
         ("vllm:request_decode_time_seconds", lambda r: (r["finish_ns"] - r["first_token_ns"]) / S),
-        ("vllm:request_prefill_time_seconds", lambda r: (r["first_token_ns"] - r["admitted_ns"]) / S),
+        (
+            "vllm:request_prefill_time_seconds",
+            lambda r: (r["first_token_ns"] - r["admitted_ns"]) / S,
+        ),
         ("vllm:request_inference_time_seconds", lambda r: (r["finish_ns"] - r["admitted_ns"]) / S),
         (
             "vllm:request_time_per_output_token_seconds",
-            lambda r: (r["finish_ns"] - r["first_token_ns"])
-            / S
-            / np.maximum(r["output_tokens"] - 1, 1)
-            * (r["output_tokens"] > 1),
+            lambda r: (
+                (r["finish_ns"] - r["first_token_ns"])
+                / S
+                / np.maximum(r["output_tokens"] - 1, 1)
+                * (r["output_tokens"] > 1)
+            ),
         ),
         ("vllm:request_prompt_tokens", lambda r: r["prompt_tokens"]),
         ("vllm:request_generation_tokens", lambda r: r["output_tokens"]),
