@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from kvsim.report import sections, uncertainty
 from kvsim.report.figure import Section, Table
+from kvsim.report.headline import facts
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
 from kvsim.report.shell import render_page
@@ -82,10 +83,11 @@ def _preemption_section(variants: Sequence[Variant], time: TimeAxis) -> Section:
 
 def _tables(run: ReportInput) -> dict[str, object]:
     variants = run.variants
-    facts = [[name, value] for name, value in run.facts.items()]
     return {
         "tiles": sections.tiles(variants[0]),
         "targets": sections.target_rows(variants[0]),
+        "facts_beside": facts(variants[0]),
+        "others": sections.others(variants),
         "finding": sections.comparison_finding(variants),
         "comparison": sections.comparison(variants),
         "differences": uncertainty.differences(variants),
@@ -96,6 +98,6 @@ def _tables(run: ReportInput) -> dict[str, object]:
         "basis_lines": sections.basis_lines(variants),
         "notes": sections.notes(variants),
         "memory": sections.memory(variants),
-        "facts": Table(["Run", ""], facts),
+        "facts": Table(["Run", ""], [[name, value] for name, value in run.facts.items()]),
         "inputs": sections.resolved_inputs(variants),
     }

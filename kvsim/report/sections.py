@@ -7,8 +7,9 @@ from typing import Any
 
 from kvsim.metrics.catalog import METRICS, format_figure, format_range, metric_of, percent
 from kvsim.metrics.classes import all_targets, class_table
-from kvsim.metrics.summary import compare, estimate
+from kvsim.metrics.summary import Summary, compare, estimate
 from kvsim.report.figure import Table, sentence, short_name
+from kvsim.report.headline import margin_bar
 from kvsim.report.inputs import Variant
 from kvsim.report.uncertainty import interval
 from kvsim.units import format_bytes
@@ -90,20 +91,23 @@ def tiles(variant: Variant) -> list[tuple[str, str, str, str]]:
 
 
 def target_rows(variant: Variant) -> list[dict[str, Any]]:
-    """Return the rows of the SLO table: label, value, interval, bound, margin, met, certain."""
+    """Return the rows of the SLO table: class, label, value, interval, bound, margin, bar, met."""
     rows = []
     for of_class, target in all_targets(variant.summary):
         name = target["figure"]
         margin = target["margin"]
-        label = metric_of(name).label
+        value = format_figure(name, target["value"])
+        within = format_range(name, target["low"], target["high"])
         rows.append(
             {
-                "label": f"{of_class}: {label}" if of_class else label,
+                "of_class": of_class,
+                "label": metric_of(name).label,
                 "explanation": explanation(name),
-                "value": format_figure(name, target["value"]),
-                "interval": format_range(name, target["low"], target["high"]) or "–",
+                "value": value,
+                "interval": within if within != value else "",
                 "bound": format_figure(name, target["bound"]),
                 "margin": "–" if margin is None else _margin_words(margin),
+                "bar": margin_bar(target),
                 "met": target["met"],
                 "certain": target["certain"],
             }
@@ -115,6 +119,21 @@ def _margin_words(margin: float) -> str:
     if margin >= 0:
         return f"{percent(margin)} below"
     return f"{percent(-margin)} above" if margin > -1 else f"{times(1 - margin)} the target"
+
+
+def others(variants: Sequence[Variant]) -> str:
+    """Say of each variant but the base how it stands to its SLO; nothing if there is no other."""
+    said = [f"{short_name(v.name)} {_stand(v.summary)}" for v in variants[1:]]
+    return "; ".join(said) + "." if said else ""
+
+
+def _stand(summary: Summary) -> str:
+    if not all_targets(summary):
+        return "has no SLO"
+    verdict = summary["verdict"]
+    words = {True: "meets its SLO", False: "misses its SLO", None: "can't be judged"}
+    unsure = " (not sure)" if verdict["certain"] is False else ""
+    return words[verdict["met"]] + unsure
 
 
 def comparison(variants: Sequence[Variant]) -> list[Row]:
