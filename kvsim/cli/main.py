@@ -17,6 +17,7 @@ from kvsim.cli.calibrate import calibrate
 from kvsim.cli.capacity import capacity
 from kvsim.cli.catalog import catalog
 from kvsim.cli.conform import conform
+from kvsim.cli.export import export
 from kvsim.cli.init import init
 from kvsim.cli.memory import memory
 from kvsim.cli.paper import paper
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(report)
+app.command()(export)
 app.command()(capacity)
 app.command()(init)
 app.command()(sweep)
