@@ -12,7 +12,6 @@ from kvsim.report.figure import Table, sentence, short_name
 from kvsim.report.headline import margin_bar
 from kvsim.report.inputs import Variant
 from kvsim.report.uncertainty import interval
-from kvsim.units import format_bytes
 
 TILES = (
     "requests_per_s",
@@ -213,20 +212,6 @@ def all_figures(variants: Sequence[Variant]) -> list[Row]:
         for name, metric in METRICS.items()
         if name not in shown
     ]
-
-
-def memory(variants: Sequence[Variant]) -> Table:
-    """Return the split of one GPU's memory in each variant."""
-    lines = dict.fromkeys(line for variant in variants for line in variant.memory_bytes)
-    rows = [
-        [line, *(_bytes_or_dash(variant.memory_bytes.get(line)) for variant in variants)]
-        for line in lines
-    ]
-    return Table(["Memory of one GPU", *(variant.name for variant in variants)], rows)
-
-
-def _bytes_or_dash(size: float | None) -> str:
-    return "–" if size is None else format_bytes(size)
 
 
 def basis_shares(variants: Sequence[Variant]) -> Table:
