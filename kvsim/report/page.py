@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvsim.report import sections, uncertainty
+from kvsim.report import configuration, sections, uncertainty
 from kvsim.report.figure import Section, Table
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
@@ -97,5 +97,6 @@ def _tables(run: ReportInput) -> dict[str, object]:
         "notes": sections.notes(variants),
         "memory": sections.memory(variants),
         "facts": Table(["Run", ""], facts),
-        "inputs": sections.resolved_inputs(variants),
+        "configuration": configuration.differing({v.name: v.inputs for v in variants}),
+        "inputs": configuration.resolved(variants[0]),
     }
