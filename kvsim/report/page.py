@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvsim.report import sections, uncertainty
+from kvsim.report import configuration, sections, uncertainty
 from kvsim.report.figure import Chart, Section, Table
 from kvsim.report.headline import facts
 from kvsim.report.inputs import ReportInput, Variant
@@ -113,5 +113,6 @@ def _tables(run: ReportInput) -> dict[str, object]:
         "basis_lines": sections.basis_lines(variants),
         "notes": sections.notes(variants),
         "facts": Table(["Run", ""], [[name, value] for name, value in run.facts.items()]),
-        "inputs": sections.resolved_inputs(variants),
+        "configuration": configuration.differing({v.name: v.inputs for v in variants}),
+        "inputs": configuration.resolved(variants[0]),
     }

@@ -1,7 +1,6 @@
 """The page's tables and sentences, from summaries and inputs; figures are never computed here."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +41,6 @@ OUTCOME_FIGURES = (
 )
 HEADLINES = (("requests per second", "requests_per_s"), ("p99 TTFT", "ttft_p99_s"))
 HARDLY_DIFFERENT = 0.02
-LONGEST_VALUE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,25 +242,3 @@ def notes(variants: Sequence[Variant]) -> list[str]:
         note if len(names) == len(variants) else f"{', '.join(names)}: {note}"
         for note, names in found.items()
     ]
-
-
-def resolved_inputs(variants: Sequence[Variant]) -> Table:
-    """Return the base's parameters by path; of other variants only what differs."""
-    columns = [dict(_flatten(variant.inputs)) for variant in variants]
-    paths = dict.fromkeys(path for column in columns for path in column)
-    rows = []
-    for path in paths:
-        base = columns[0].get(path, "–")
-        others = (column.get(path, "–") for column in columns[1:])
-        rows.append([path, base, *("" if other == base else other for other in others)])
-    differs = [f"{variant.name}, where it differs" for variant in variants[1:]]
-    return Table(["Parameter", *(variant.name for variant in variants[:1]), *differs], rows)
-
-
-def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flatten(inner, f"{path}.{key}" if path else str(key))
-        return
-    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    yield path, shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"
