@@ -22,6 +22,7 @@ from kvsim.cli.memory import memory
 from kvsim.cli.paper import paper
 from kvsim.cli.plan import plan
 from kvsim.cli.profile import profile
+from kvsim.cli.report import report
 from kvsim.cli.run import run
 from kvsim.cli.schema import schema
 from kvsim.cli.sensitivity import sensitivity
@@ -41,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(report)
 app.command()(capacity)
 app.command()(init)
 app.command()(sweep)
