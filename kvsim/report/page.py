@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from kvsim.report import sections, uncertainty
+from kvsim.report import configuration, sections, uncertainty
 from kvsim.report.balance import balance
 from kvsim.report.figure import Chart, Section, Table
 from kvsim.report.fingerprint import fingerprint
+from kvsim.report.headline import facts
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.iterations import iterations
 from kvsim.report.over_time import occupancy, preemptions
@@ -105,10 +106,11 @@ def _preemption_section(variants: Sequence[Variant], time: TimeAxis) -> Section:
 
 def _tables(run: ReportInput) -> dict[str, object]:
     variants = run.variants
-    facts = [[name, value] for name, value in run.facts.items()]
     return {
         "tiles": sections.tiles(variants[0]),
         "targets": sections.target_rows(variants[0]),
+        "facts_beside": facts(variants[0]),
+        "others": sections.others(variants),
         "finding": sections.comparison_finding(variants),
         "comparison": sections.comparison(variants),
         "differences": uncertainty.differences(variants),
@@ -118,6 +120,7 @@ def _tables(run: ReportInput) -> dict[str, object]:
         "basis_shares": sections.basis_shares(variants),
         "basis_lines": sections.basis_lines(variants),
         "notes": sections.notes(variants),
-        "facts": Table(["Run", ""], facts),
-        "inputs": sections.resolved_inputs(variants),
+        "facts": Table(["Run", ""], [[name, value] for name, value in run.facts.items()]),
+        "configuration": configuration.differing({v.name: v.inputs for v in variants}),
+        "inputs": configuration.resolved(variants[0]),
     }
