@@ -41,6 +41,7 @@ SLOT_USES = (
     ("kv_reusable_tokens", "reusable prefixes", BROWN, "-"),
     ("kv_free_tokens", "free", "rgba(138,143,152,0.22)", ""),
 )
+LOSSES = [EVENT_KINDS.index(kind) for kind in ("preempted", "swapped_out")]
 MOST_TICKS = 500
 BARS = 60
 
@@ -125,8 +126,8 @@ def _stack(line: Timeline, capacity: int, time: TimeAxis, place: int) -> list[di
 
 
 def preemption_times(events: Columns) -> Ints:
-    """Return when requests were preempted, in order of time."""
-    return np.sort(events["time_ns"][events["event"] == EVENT_KINDS.index("preempted")])
+    """Return when requests lost their KV cache, or it was swapped out, in order of time."""
+    return np.sort(events["time_ns"][np.isin(events["event"], LOSSES)])
 
 
 def _ticks(times_ns: Ints, time: TimeAxis, place: int) -> dict[str, Any]:
@@ -206,7 +207,8 @@ def preemptions(variants: Sequence[Variant], time: TimeAxis) -> Chart | None:
         key="chart-preemptions",
         title=f"Preemptions: {findings}",
         definition="A running request loses its KV cache because another one needs a block; it "
-        f"waits, then its tokens are computed again. Each bar counts 1/{BARS} of the time.",
+        "waits, then its tokens are computed again, or copied back from the host. Each bar counts "
+        f"1/{BARS} of the time.",
         alt=f"Bars over time. Preemptions: {findings}.",
         figure={"data": data, "layout": figure | {"shapes": time.window_mark()}},
         table=_preemption_table(variants),

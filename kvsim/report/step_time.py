@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from kvsim.metrics.catalog import SHARE_METRICS, percent
 from kvsim.report.bars import Piece, bars_layout, keys_of, names_of, stacked
+from kvsim.report.drawing import told
 from kvsim.report.figure import (
     BLUE,
     BROWN,
@@ -62,7 +63,7 @@ def step_time(variants: Sequence[Variant]) -> Chart | None:
         "component_share": _pieces(known, "component_share", _component_colors(components)),
         "bound_share": _pieces(known, "bound_share", BOUND_COLORS),
     }
-    finding = "An engine step takes " + ", ".join(_largest(variant) for variant in known)
+    finding = "An engine step takes " + told([_largest(variant) for variant in known], ", ")
     return Chart(
         key="chart-step-time",
         title=finding,
