@@ -26,7 +26,8 @@ class Unwritten:
     def take_steps(self, until_ns: int | None) -> Ints:
         """Return the rows of steps that start before an instant, or all; they are written now.
 
-        A replica's rows stand together, in the order of the replicas.
+        A replica's rows stand together, in the order of the replicas. Columns lie together in
+        memory: that is how rows are checked and written.
         """
         rows, buffer = self.replicas.rows, self.replicas.steps
         steps = buffer[: rows[STEP_ROWS]]
@@ -40,7 +41,7 @@ class Unwritten:
         kept = steps[~taken]
         buffer[: len(kept)] = kept
         rows[STEP_ROWS] = len(kept)
-        return written
+        return np.asfortranarray(written)
 
     def take_events(self, until_ns: int | None, index: int) -> Ints:
         """Return what happened up to an instant of replica `index`, or all."""
