@@ -202,7 +202,7 @@ def test_a_run_that_fails_leaves_no_folder(path, monkeypatch, tmp_path):
         raise OSError(28, "No space left on device")
 
     path.write_text(SCENARIO, encoding="utf-8")
-    monkeypatch.setattr("kvsim.rundir._write_json", fail)
+    monkeypatch.setattr("kvsim.rundir.write._write_json", fail)
     with pytest.raises(OSError, match="No space"):
         kvsim.run(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["small.yaml"]

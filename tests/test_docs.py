@@ -15,7 +15,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from kvsim.cli.main import app
-from kvsim.rundir import MANIFEST, REPLICATIONS, REPORT, SUMMARY
+from kvsim.rundir.read import MANIFEST, REPLICATIONS, REPORT, SUMMARY
 from kvsim.tables import TABLES
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,8 @@ from scipy import stats
 from kvsim.errors import BrokenLawError, InputError
 from kvsim.metrics.catalog import METRICS
 from kvsim.metrics.summary import COMPARED, certainty
-from kvsim.rundir import Run, run_into
+from kvsim.rundir.read import Run
+from kvsim.rundir.write import run_into
 from kvsim.scenario.load import load_scenario, with_replications
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
@@ -54,7 +55,7 @@ def simulate(path: Path, folder: Path, crew=None) -> Run:
     def further():
         return further_replications(file, list(variants), count, crew or Here())
 
-    return run_into(folder, file, variants, requests, further=further)
+    return run_into(folder, file, variants, requests, further=further).run
 
 
 @pytest.fixture(scope="module")

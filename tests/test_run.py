@@ -255,7 +255,7 @@ def fails_in(variant, error):
 def test_a_failure_in_the_middle_leaves_the_disk_as_it_was(folder, monkeypatch, error, code, said):
     kvsim_run(MET, "--no-report")
     before = contents(folder)
-    monkeypatch.setattr("kvsim.rundir.simulate", fails_in("contiguous", error))
+    monkeypatch.setattr("kvsim.rundir.write.simulate", fails_in("contiguous", error))
     found, out, err = kvsim_run(MET, "--no-report")
     assert (found, out) == (code, "")
     assert said in err

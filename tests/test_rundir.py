@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvsim.errors import InputError
-from kvsim.rundir import new_directory, run_into
+from kvsim.rundir.write import new_directory, run_into
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
@@ -42,12 +42,16 @@ variants:
 """
 
 
-def run(folder, text=SCENARIO):
+def ran(folder, text=SCENARIO):
     (folder / "s.yaml").write_text(text)
     file = load_scenario(folder / "s.yaml")
     variants = resolve_all(file)
     (folder / "run").mkdir()
     return run_into(folder / "run", file, variants, draw_requests(file, variants))
+
+
+def run(folder, text=SCENARIO):
+    return ran(folder, text).run
 
 
 def assert_same_rows(one, other):
@@ -123,11 +127,11 @@ def test_a_run_carries_the_manifest_that_it_wrote(tmp_path, monkeypatch):
     (tmp_path / "l.csv").write_text(f"prompt_tokens,output_tokens\n{rows}")
     start, end = SCENARIO.index("  lengths:"), SCENARIO.index("  num_requests:")
     lengths = "  lengths: {kind: empirical, file: l.csv}\n"
-    found = run(tmp_path, SCENARIO[:start] + lengths + SCENARIO[end:] + VARIANTS)
+    made = ran(tmp_path, SCENARIO[:start] + lengths + SCENARIO[end:] + VARIANTS)
     written = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert found.manifest == written
+    assert made.run.manifest == written
     assert written["files"] == {"l.csv": content_digest(tmp_path / "l.csv")}
-    assert written["requests_sha256"] == found.requests.digest()
+    assert written["requests_sha256"] == made.requests.digest()
     assert digested == ["l.csv"]
 
 
@@ -173,9 +177,10 @@ def test_a_further_variant_changes_nothing_in_the_base(tmp_path):
 
 def test_figures_of_a_run_that_is_cut_are_those_of_its_time(tmp_path):
     """Throughput is what completed before the cut, over the time until then."""
-    cut = run(tmp_path, SCENARIO + "max_simulated_s: 2.0\n")
+    made = ran(tmp_path, SCENARIO + "max_simulated_s: 2.0\n")
+    cut = made.run
     requests, figures = cut.tables["base"]["requests"], cut.summaries["base"]["figures"]
-    assert cut.requests.horizon_ns == 2 * 10**9
+    assert made.requests.horizon_ns == 2 * 10**9
     finished = int((requests["outcome"] == 0).sum())
     assert 0 < finished < len(requests["outcome"])
     assert figures["requests_per_s"] == pytest.approx(finished / 2.0)

@@ -16,7 +16,8 @@ from kvsim.metrics.catalog import METRICS, format_figure, format_range
 from kvsim.metrics.classes import all_targets, met_word
 from kvsim.metrics.summary import Summary, certainty, compare, estimate
 from kvsim.report.figure import Table
-from kvsim.rundir import REPLICATIONS, Further, Run, new_directory, run_into
+from kvsim.rundir.read import REPLICATIONS, Run, open_run
+from kvsim.rundir.write import Further, new_directory, run_into
 from kvsim.scenario.load import with_replications
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
@@ -70,14 +71,16 @@ def run(
         done = (lambda k, of: progress("replications", k, of)) if progress else None
         return further_replications(original, list(resolved), count, crew_of(jobs), differs, done)
 
+    repeated = not differs and variants is None and isinstance(scenario, str | PathLike)
+    command = _command(scenario, replications) if repeated else ""
+    told = tell if progress else None
     folder = Path(tempfile.mkdtemp(prefix="kvsim-"))
     try:
-        found = run_into(folder, file, resolved, requests, tell if progress else None, further)
+        ran = run_into(folder, file, resolved, requests, told, further, command)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    repeated = not differs and variants is None and isinstance(scenario, str | PathLike)
-    return RunResult(found, folder, _command(scenario, replications) if repeated else "")
+    return RunResult(ran.run)
 
 
 def _command(scenario: object, replications: int | None) -> str:
@@ -92,9 +95,9 @@ class RunResult:
         summary: By variant, what `summary.json` holds; see docs/metrics.md.
     """
 
-    def __init__(self, run: Run, folder: Path, command: str = "") -> None:
-        self._run, self._folder, self._command = run, folder, command
-        self._cleaner = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+    def __init__(self, run: Run) -> None:
+        self._run, self._folder = run, run.folder
+        self._cleaner = weakref.finalize(self, shutil.rmtree, run.folder, ignore_errors=True)
 
     @property
     def summary(self) -> Mapping[str, Summary]:
@@ -165,11 +168,11 @@ class RunResult:
             if report:
                 from kvsim.report.run import write_report
 
-                write_report(new, self._run, self._command)
+                write_report(open_run(new))
         return target
 
     def __repr__(self) -> str:
-        return f"<kvsim run of {self._run.file.base.name}: {self.verdict['sentence']}>"
+        return f"<kvsim run of {self._run.scenario}: {self.verdict['sentence']}>"
 
     def _repr_html_(self) -> str:
         sentence = self.verdict["sentence"]

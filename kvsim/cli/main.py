@@ -16,12 +16,15 @@ import typer
 from kvsim.cli.calibrate import calibrate
 from kvsim.cli.capacity import capacity
 from kvsim.cli.catalog import catalog
+from kvsim.cli.compare import compare
 from kvsim.cli.conform import conform
+from kvsim.cli.export import export
 from kvsim.cli.init import init
 from kvsim.cli.memory import memory
 from kvsim.cli.paper import paper
 from kvsim.cli.plan import plan
 from kvsim.cli.profile import profile
+from kvsim.cli.report import report
 from kvsim.cli.run import run
 from kvsim.cli.schema import schema
 from kvsim.cli.sensitivity import sensitivity
@@ -41,6 +44,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(report)
+app.command()(export)
+app.command()(compare)
 app.command()(capacity)
 app.command()(init)
 app.command()(sweep)

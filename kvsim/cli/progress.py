@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from kvsim.rundir import Progress as TellRun
+from kvsim.rundir.write import Progress as TellRun
 from kvsim.study.tasks import Tell
 from kvsim.units import NS_PER_S, format_duration
 

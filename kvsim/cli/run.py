@@ -56,34 +56,39 @@ def run(
 
     from kvsim.cli.progress import progress_of
     from kvsim.cli.verdict import as_text
-    from kvsim.rundir import SUMMARY, Further, new_directory, run_into
+    from kvsim.rundir.read import SUMMARY
+    from kvsim.rundir.write import Further, new_directory, run_into
     from kvsim.scenario.schema import BASE
-    from kvsim.study.replications import further_replications
 
     with new_directory(target) as folder:
         with progress_of(list(variants), len(requests)) as (progress, tell):
 
             def further() -> Further:
                 count = file.base.replications
+                if count == 1 and dask is None:  # processes take a while to import, too
+                    return {}
+                from kvsim.study.replications import further_replications
+
                 with crew(jobs, dask) as workers:
                     return further_replications(file, list(variants), count, workers, tell=tell)
 
-            result = run_into(folder, file, variants, requests, progress, further)
+            again = [] if replications is None else ["--replications", str(replications)]
+            command = shlex.join(["kvsim", "run", str(scenario), *again])
+            result = run_into(folder, file, variants, requests, progress, further, command)
         if report:
             from kvsim.report.run import write_report
 
-            again = [] if replications is None else ["--replications", str(replications)]
-            write_report(folder, result, shlex.join(["kvsim", "run", str(scenario), *again]))
+            write_report(result.run)
         if save_trace is not None:
-            from kvsim.rundir import sent_in
+            from kvsim.rundir.write import sent_in
             from kvsim.workload.traces.own import write_trace
 
             write_trace(save_trace, sent_in(result))
     if json:
         print((target / SUMMARY).read_text(encoding="utf-8"), end="")
     else:
-        print(as_text(result, target, report))
-    verdict = result.summaries[BASE]["verdict"]
+        print(as_text(result.run, target, report))
+    verdict = result.run.summaries[BASE]["verdict"]
     meets = verdict["met"] or not (file.base.slo or file.base.class_slos)
     raise typer.Exit(0 if meets else 1)
 

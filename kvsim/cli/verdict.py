@@ -6,7 +6,7 @@ from kvsim.cli.text import aligned, wrapped
 from kvsim.metrics.catalog import format_figure, format_range
 from kvsim.metrics.classes import all_targets, class_table, met_word
 from kvsim.metrics.summary import certainty, compare
-from kvsim.rundir import REPORT, Run
+from kvsim.rundir.read import REPORT, Run
 from kvsim.scenario.schema import BASE
 from kvsim.units import format_duration
 
@@ -16,6 +16,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
     base = run.summaries[BASE]
     blocks = [
         wrapped(base["verdict"]["sentence"]),
+        *(wrapped(f"Mind: {caveat}") for caveat in base["caveats"]),
         wrapped("Limit: " + base["limits"]["sentence"]),
         _targets(run),
         wrapped(certainty(base)),

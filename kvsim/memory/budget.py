@@ -81,6 +81,17 @@ class MemoryBudget:
         """Blocks that requests can take: V1 keeps one back as the null block."""
         return max(0, self.num_gpu_blocks - self.flags.generation.null_blocks)
 
+    def split_bytes(self) -> dict[str, float]:
+        """Return where the memory of one GPU goes, in words; the lines add up to all of it."""
+        used = {
+            "weights": sum(self.weights_bytes.values()),
+            "activation peak": self.activation_bytes,
+            "CUDA graphs": self.cuda_graph_bytes,
+            "non-torch (CUDA, NCCL)": self.non_torch_bytes,
+            "KV cache": self.num_gpu_blocks * self.block_bytes,
+        }
+        return {**used, "left to others": self.total_bytes - sum(used.values())}
+
     def blocks_per_request(self, length_tokens: int) -> int:
         """Return the most blocks that one request of this length takes."""
         state = -(-self.state_bytes_per_sequence // self.block_bytes)

@@ -29,7 +29,7 @@ from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.engine.routers.shared_queue import SharedQueue
 from kvsim.engine.schedulers.vllm import Vllm
 from kvsim.policy import Policy
-from kvsim.rundir import run_into
+from kvsim.rundir.write import run_into
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve, resolve_all

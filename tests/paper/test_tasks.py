@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import kvsim.paper.tasks as tasks
-from kvsim.rundir import run_into
+from kvsim.rundir.write import run_into
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
@@ -36,7 +36,7 @@ def scenario(tmp_path: Path) -> Path:
 def test_figures_are_those_of_a_run_on_disk(scenario: Path, tmp_path: Path, variant: str):
     file = load_scenario(scenario)
     variants = resolve_all(file)
-    run = run_into(tmp_path, file, variants, draw_requests(file, variants))
+    run = run_into(tmp_path, file, variants, draw_requests(file, variants)).run
     assert tasks.summary_of(scenario, variant, {}) == run.summaries[variant]
 
 

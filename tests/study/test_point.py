@@ -6,7 +6,7 @@ import pytest
 
 import kvsim
 from kvsim.errors import InputError
-from kvsim.rundir import run_into
+from kvsim.rundir.write import run_into
 from kvsim.scenario.load import ScenarioFile, load_scenario
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
@@ -65,7 +65,7 @@ def test_a_point_without_changes_is_what_a_run_writes(
     file: ScenarioFile, tmp_path: Path, variant: str
 ) -> None:
     variants = resolve_all(file)
-    run = run_into(tmp_path, file, variants, draw_requests(file, variants))
+    run = run_into(tmp_path, file, variants, draw_requests(file, variants)).run
     point = run_point(file, Point(variant=variant))
     assert point.summary() == run.summaries[variant]
     for table, columns in point.tables.items():

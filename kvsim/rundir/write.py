@@ -1,4 +1,4 @@
-"""A run's directory: tables, manifest, summary, report; complete, or not there at all."""
+"""To make a run: tables, manifest and summary in a folder, complete or not there at all."""
 
 import json
 import platform
@@ -18,22 +18,27 @@ from kvsim.engine.recorder import Sink
 from kvsim.errors import InputError, Problem
 from kvsim.metrics.catalog import METRICS
 from kvsim.metrics.summary import Summary, summarize, with_replications
+from kvsim.rundir.read import (
+    ALSO,
+    ALWAYS,
+    FORMAT,
+    MANIFEST,
+    REPLICATIONS,
+    SUMMARY,
+    Run,
+    open_run,
+    stored_tables,
+)
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
 from kvsim.scenario.variant import ResolvedVariant, scenario_hash
 from kvsim.simulate import Simulated, run_context, simulate
-from kvsim.table_files import StoredTable, TableWriter, write_figures
-from kvsim.tables import TABLES, Column, Columns, tables_of
+from kvsim.table_files import TableWriter, write_figures
+from kvsim.tables import Column, tables_of
 from kvsim.workload.parameters import file_digests
 from kvsim.workload.replay import as_sent
 from kvsim.workload.requests import RequestTable
 
-MANIFEST = "manifest.json"
-SUMMARY = "summary.json"
-REPLICATIONS = "replications.parquet"
-REPORT = "report.html"
-_ALWAYS = {MANIFEST, SUMMARY, *(f"{table}.parquet" for table in TABLES)}
-_ALSO = {REPLICATIONS, REPORT}  # a run without a report, or of an earlier kvsim, lacks them
 # What decides the bytes of the results beside the scenario.
 _PINNED = ("numpy", "pyarrow", "simpy", "plotly")
 
@@ -42,35 +47,18 @@ Further = Mapping[str, Sequence[Summary]]  # of all replications but the first, 
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A run whose tables are on disk.
+class Ran:
+    """A run on disk, and what its simulation leaves beside that.
 
     Attributes:
-        file: The scenario as written.
-        variants: As resolved, the base first.
-        requests: What all of them faced.
-        tables: Columns by table, by variant; they are read from the disk as they are asked for.
-        summaries: Figures by variant; over the replications, if there are several.
+        run: What is on disk.
+        requests: What all variants faced.
         simulated: Totals by variant.
-        manifest: What reproduces the run.
     """
 
-    file: ScenarioFile
-    variants: Mapping[str, ResolvedVariant]
+    run: Run
     requests: RequestTable
-    tables: Mapping[str, Mapping[str, Columns]]
-    summaries: Mapping[str, Summary]
     simulated: Mapping[str, Simulated]
-    manifest: Mapping[str, Any]
-
-    def notes_on(self, variant: str) -> tuple[str, ...]:
-        """Return what a reader of a variant's results must know, in sentences."""
-        notes = (*self.variants[variant].notes, *self.requests.notes)
-        asked, found = self.file.base.replications, self.summaries[variant]["replications"]
-        if asked == found:
-            return notes
-        alike = f"The {asked:,} replications are all alike, and tell no more than one: nothing here"
-        return (*notes, f"{alike} is drawn by chance.")
 
 
 def run_into(
@@ -80,7 +68,8 @@ def run_into(
     requests: RequestTable,
     progress: Progress | None = None,
     further: Callable[[], Further] = dict,
-) -> Run:
+    command: str = "",
+) -> Ran:
     """Simulate all variants; write tables, manifest and summary into an existing folder.
 
     Args:
@@ -90,19 +79,14 @@ def run_into(
         requests: What they face in the first replication, whose tables are written.
         progress: Is told how far that has come.
         further: Simulates the other replications, if there are any; see `kvsim.study.replications`.
+        command: What reproduces the run.
 
     Raises:
         InputError: An engine can't go on with these requests; located in the scenario file.
         OSError: The disk refuses.
     """
     simulated = write_tables(folder, variants, requests, progress, file.located)
-    tables = {
-        name: {
-            table: StoredTable(folder / f"{table}.parquet", columns, name)
-            for table, columns in tables_of(requests.class_names).items()
-        }
-        for name in variants
-    }
+    tables = stored_tables(folder, list(variants), requests.class_names)
     first = {
         name: summarize(
             tables[name]["requests"],
@@ -117,9 +101,23 @@ def run_into(
     summaries = with_replications(replicated)
     _write_replications(folder / REPLICATIONS, replicated)
     about = manifest(file, variants, requests)
-    _write_json(folder / MANIFEST, about)
+    about["notes"] = {
+        name: _notes(file, variant, requests, summaries[name]) for name, variant in variants.items()
+    }
+    _write_json(folder / MANIFEST, about | {"command": command})
     _write_json(folder / SUMMARY, summaries)
-    return Run(file, variants, requests, tables, summaries, simulated, about)
+    return Ran(open_run(folder), requests, simulated)
+
+
+def _notes(
+    file: ScenarioFile, variant: ResolvedVariant, requests: RequestTable, summary: Summary
+) -> list[str]:
+    """Return what a reader of a variant's results must know, in sentences."""
+    notes = [*variant.notes, *requests.notes]
+    if (asked := file.base.replications) != summary["replications"]:
+        alike = f"The {asked:,} replications are all alike, and tell no more than one: nothing here"
+        notes.append(f"{alike} is drawn by chance.")
+    return notes
 
 
 def write_tables(
@@ -189,6 +187,7 @@ def manifest(
     values = {name: variant.as_dict() for name, variant in variants.items()}
     files = file_digests(file.base.workload)
     return {
+        "format": FORMAT,
         "scenario": file.base.name,
         "question": file.question,
         "scenario_sha256": scenario_hash(values, files),
@@ -203,15 +202,20 @@ def manifest(
             **{package: version(package) for package in _PINNED},
         },
         "files": files,
+        "class_names": list(requests.class_names),
         "variants": values,
+        "memory_bytes": {name: variant.memory.split_bytes() for name, variant in variants.items()},
+        "step_basis": {
+            name: [list(line) for line in variant.cost.basis] for name, variant in variants.items()
+        },
     }
 
 
-def sent_in(run: Run) -> RequestTable:
+def sent_in(ran: Ran) -> RequestTable:
     """Return the requests as they reached the base variant's servers, for a trace of the run."""
-    rows = run.tables[BASE]["requests"]
-    retried = np.array(run.simulated[BASE].totals.retried_rows, dtype=np.int64)
-    return as_sent(run.requests, rows["request"], rows["arrival_ns"], retried)
+    rows = ran.run.tables[BASE]["requests"]
+    retried = np.array(ran.simulated[BASE].totals.retried_rows, dtype=np.int64)
+    return as_sent(ran.requests, rows["request"], rows["arrival_ns"], retried)
 
 
 def _obstacle(target: Path) -> str:
@@ -219,9 +223,9 @@ def _obstacle(target: Path) -> str:
     if not target.is_dir():
         return "is no folder"
     names = {path.name for path in target.iterdir()}
-    if names and not names >= _ALWAYS:
+    if names and not names >= ALWAYS:
         return "is no run of kvsim"
-    others = sorted(names - _ALWAYS - _ALSO)
+    others = sorted(names - ALWAYS - ALSO)
     return f"holds {others[0]!r} beside a run of kvsim" if others else ""
 
 

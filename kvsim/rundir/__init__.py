@@ -1,0 +1,1 @@
+"""A run's directory: `write` makes it, `read` opens it again; reading needs no engine."""
