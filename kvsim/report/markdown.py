@@ -157,7 +157,7 @@ def escaped(text: str) -> str:
 
     Underscores within words are left alone: there they are no markup.
     """
-    line = " ".join(text.split())
+    line = re.sub(r"[^\S\u00a0]+", " ", text).strip()
     line = re.sub(r"([\\`*\[\]<>|~$&]|(?<!\w)_|_(?!\w))", r"\\\1", line)
     return re.sub(r"@(?=\w)", "@\u2060", line)  # else GitHub would notify whoever has that name
 
