@@ -105,8 +105,9 @@ def _tell(run: "Run", target: Path, report: bool, json: bool, markdown: bool) ->
     elif markdown:
         from kvsim.report.markdown import as_markdown
         from kvsim.report.run import report_input
+        from kvsim.rundir.read import open_run
 
-        print(as_markdown(report_input(run)), end="")
+        print(as_markdown(report_input(open_run(target))), end="")  # where its tables are now
     else:
         from kvsim.cli.text import painted
         from kvsim.cli.verdict import as_text
