@@ -14,6 +14,7 @@ The same parts are left out or drawn in every run, whichever it is.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -30,7 +31,6 @@ Ints = NDArray[np.int64]
 Bounds = tuple[float, float]
 
 DRAWS = 1000
-GRID = 2000  # of so many ranks all are looked at; of more, these and as many towards the slow end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,50 +83,45 @@ def series_mean(series: Floats) -> Estimate:
     return mean_of(np.bincount(part, series, BATCHES) / counts, counts)
 
 
-def series_percentiles(series: Floats, percents: list[float]) -> list[Estimate]:
+def series_percentiles(series: Floats, percents: Sequence[float]) -> list[Estimate]:
     """Return percentiles of at least 20 observations in a row, shape (n,), on batches drawn."""
     order = np.argsort(series, kind="stable")
-    ranked, part = series[order], _part_of(len(series))[order]
-    grid = _grid(len(series))
-    below = np.array([np.searchsorted(np.flatnonzero(part == one), grid) for one in range(BATCHES)])
-    below = _drawn_parts() @ below.astype(np.float64)  # of each draw, so many below a rank of all
+    part = _part_of(len(series))[order]
+    places = [np.flatnonzero(part == one) for one in range(BATCHES)]
+    sample = Sample.of(series)
     return [
-        Estimate(_percentile(ranked, percent), ranked[_ranks(below, grid, percent / 100)], "drawn")
+        Estimate(
+            sample.percentile(percent), sample.values[_drawn_ranks(places, percent / 100)], "drawn"
+        )
         for percent in percents
     ]
-
-
-def _percentile(ranked: Floats, percent: float) -> float:
-    return Sample.of(ranked).percentile(percent)
 
 
 def _part_of(count: int) -> Ints:
     return np.arange(count) * BATCHES // count
 
 
-def _grid(count: int) -> Ints:
-    """Return ranks from 0 to `count`, dense towards the end."""
-    if count <= 2 * GRID:
-        return np.arange(count + 1)
-    slow = count - np.geomspace(1, count, GRID)
-    ranks = np.concatenate([np.linspace(0, count, GRID), slow]).round().astype(np.int64)
-    return np.unique(ranks)
-
-
 @cache
-def _drawn_parts() -> Floats:
+def _drawn_parts() -> Ints:
     """Return how often each part is drawn, shape (DRAWS, parts)."""
     even = np.full(BATCHES, 1 / BATCHES)
-    random = stream(0, "compare: parts drawn")
-    return random.multinomial(BATCHES, even, DRAWS).astype(np.float64)
+    drawn: Ints = stream(0, "compare: parts drawn").multinomial(BATCHES, even, DRAWS)
+    return drawn
 
 
-def _ranks(below: Floats, grid: Ints, share: float) -> Ints:
-    """Return at which rank of all values each draw has a share of its own at or below."""
-    wanted = share * (below[:, -1] - 1)
-    at = (below[:, 1:-1] <= wanted[:, None]).sum(axis=1)
-    rows = np.arange(len(below))
-    start, stop = below[rows, at], below[rows, at + 1]
-    part = np.clip((wanted - start) / np.maximum(stop - start, 1), 0, 1 - 1e-9)
-    ranks: Ints = (grid[at] + part * (grid[at + 1] - grid[at])).astype(np.int64)
-    return ranks
+def _drawn_ranks(places: Sequence[Ints], share: float) -> Ints:
+    """Return which of all values, by rank, is each draw's with a share of its own below.
+
+    Args:
+        places: Ranks of each part's values, in ascending order.
+        share: From 0 to 1.
+    """
+    times, sizes = _drawn_parts(), np.array([len(ranks) for ranks in places])
+    wanted = share * (times @ sizes - 1)
+    low, high = np.zeros(DRAWS, np.int64), np.full(DRAWS, sizes.sum() - 1)
+    while (low < high).any():
+        middle = (low + high) // 2
+        upto = np.stack([np.searchsorted(ranks, middle, "right") for ranks in places], axis=1)
+        enough = (times * upto).sum(axis=1) > wanted
+        low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+    return low
