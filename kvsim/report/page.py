@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from kvsim.report import sections, uncertainty
 from kvsim.report.figure import Section, Table
 from kvsim.report.inputs import ReportInput, Variant
+from kvsim.report.memory_map import memory_map
 from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
 from kvsim.report.shell import render_page
 from kvsim.report.step_time import step_time
@@ -25,8 +26,9 @@ def build_report(run: ReportInput) -> str:
         raise ValueError("a report needs at least one variant")
     drawn = _sections(run)
     charts = [chart for section in drawn for chart in section.charts]
+    scripts = ["memory_map.js"] if any(section.memory_map for section in drawn) else []
     return render_page(
-        "page.html.j2", charts, run=run, base=run.variants[0], drawn=drawn, **_tables(run)
+        "page.html.j2", charts, scripts, run=run, base=run.variants[0], drawn=drawn, **_tables(run)
     )
 
 
@@ -39,6 +41,7 @@ def _sections(run: ReportInput) -> list[Section]:
     return [
         *_class_section(run.variants),
         Section("kv", "KV cache", "KV cache over time", [occupancy(run.variants, time)]),
+        *memory_map(run.variants),
         Section(
             "queue", "Queue", "Queue and batch over time", [queue_and_batch(run.variants, time)]
         ),
