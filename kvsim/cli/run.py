@@ -59,13 +59,16 @@ def run(
     from kvsim.rundir.read import SUMMARY
     from kvsim.rundir.write import Further, new_directory, run_into
     from kvsim.scenario.schema import BASE
-    from kvsim.study.replications import further_replications
 
     with new_directory(target) as folder:
         with progress_of(list(variants), len(requests)) as (progress, tell):
 
             def further() -> Further:
                 count = file.base.replications
+                if count == 1 and dask is None:  # processes take a while to import, too
+                    return {}
+                from kvsim.study.replications import further_replications
+
                 with crew(jobs, dask) as workers:
                     return further_replications(file, list(variants), count, workers, tell=tell)
 

@@ -16,6 +16,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
     base = run.summaries[BASE]
     blocks = [
         wrapped(base["verdict"]["sentence"]),
+        *(wrapped(f"Mind: {caveat}") for caveat in base["caveats"]),
         wrapped("Limit: " + base["limits"]["sentence"]),
         _targets(run),
         wrapped(certainty(base)),

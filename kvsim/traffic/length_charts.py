@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import format_number
+from kvsim.report.drawing import HEIGHT_PX, line, log_axis, number, thinned
 from kvsim.report.figure import BLUE, VERMILLION, Chart, Key, Table, axis, layout, rounded
-from kvsim.traffic.drawing import HEIGHT_PX, line, log_axis, thinned
 from kvsim.traffic.summary import Traffic
-from kvsim.traffic.tables import number
 
 LENGTH_BINS = 60
 DENSITY_BINS = 40

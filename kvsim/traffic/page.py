@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvsim.report.arrival_charts import arrival_table, dispersion_chart, rate_chart
 from kvsim.report.figure import Chart, Section, Table
 from kvsim.report.shell import render_page
-from kvsim.traffic.arrival_charts import dispersion_chart, rate_chart
 from kvsim.traffic.length_charts import joint_chart, length_chart
 from kvsim.traffic.reuse_chart import reuse_chart
 from kvsim.traffic.session_charts import session_charts
 from kvsim.traffic.summary import Traffic, sentence
-from kvsim.traffic.tables import arrival_table, fact_table, length_table, reuse_table
+from kvsim.traffic.tables import fact_table, length_table, reuse_table
 
 
 @dataclass(frozen=True, slots=True)

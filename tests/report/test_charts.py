@@ -8,7 +8,8 @@ import pytest
 
 from kvsim.metrics.catalog import format_figure, percent
 from kvsim.report.figure import Chart, short_name
-from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, queue_and_batch, slot_uses
+from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, slot_uses
+from kvsim.report.queue_and_batch import queue_and_batch
 from kvsim.report.series import MAX_POINTS, Timeline, joined, time_means
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import tails

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsim.report.drawing import log_axis, log_ticks, short_number
 from kvsim.report.figure import Table
 from kvsim.report.shell import is_page
 from kvsim.rng import stream
-from kvsim.traffic.drawing import log_axis, log_ticks, short_number
 from kvsim.traffic.page import ForModel, build_page
 from kvsim.traffic.summary import analyze
 from kvsim.workload.requests import Segments

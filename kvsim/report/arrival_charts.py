@@ -5,19 +5,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.metrics.catalog import format_number
-from kvsim.report.figure import BLUE, GRAY, Chart, Key, Table, axis, layout, rounded, sentence
-from kvsim.traffic.arrivals import (
+from kvsim.metrics.arrivals import (
     FEWEST_WINDOWS,
     ArrivalFigures,
     Ints,
+    burstiness,
     counts,
     dispersion,
     poisson_range,
 )
-from kvsim.traffic.drawing import HEIGHT_PX, band, line, log_axis, thinned
-from kvsim.traffic.summary import burstiness
-from kvsim.traffic.tables import number
+from kvsim.metrics.catalog import format_number
+from kvsim.report.drawing import HEIGHT_PX, band, line, log_axis, number, thinned
+from kvsim.report.figure import BLUE, GRAY, Chart, Key, Table, axis, layout, rounded, sentence
 from kvsim.units import NS_PER_S, format_duration, seconds_to_ns
 
 RATE_BINS = 120
@@ -123,3 +122,17 @@ def _poisson(windows_s: list[float], duration_s: float) -> list[dict[str, Any]]:
 
 def _time_unit(seconds: float) -> tuple[str, float]:
     return next((name, size) for name, size, least in TIME_UNITS if seconds >= least)
+
+
+def arrival_table(arrivals: ArrivalFigures) -> Table:
+    """Return rate and dispersion by length of window."""
+    rows = [
+        [
+            format_duration(window.seconds),
+            number(arrivals.rate_per_s, "/s"),
+            number(window.peak_per_s, "/s"),
+            number(window.dispersion),
+        ]
+        for window in arrivals.windows
+    ]
+    return Table(["window", "mean rate", "busiest", "dispersion (Poisson: 1)"], rows)
