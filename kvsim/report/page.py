@@ -9,6 +9,7 @@ from kvsim.report.fingerprint import fingerprint
 from kvsim.report.headline import facts
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.iterations import iterations
+from kvsim.report.memory_map import memory_map
 from kvsim.report.over_time import occupancy, preemptions
 from kvsim.report.queue_and_batch import queue_and_batch
 from kvsim.report.shell import render_page
@@ -31,8 +32,9 @@ def build_report(run: ReportInput) -> str:
         raise ValueError("a report needs at least one variant")
     drawn = _sections(run)
     charts = [chart for section in drawn for chart in section.charts]
+    scripts = ["memory_map.js"] if any(section.memory_map for section in drawn) else []
     return render_page(
-        "page.html.j2", charts, run=run, base=run.variants[0], drawn=drawn, **_tables(run)
+        "page.html.j2", charts, scripts, run=run, base=run.variants[0], drawn=drawn, **_tables(run)
     )
 
 
@@ -56,6 +58,7 @@ def _sections(run: ReportInput) -> list[Section]:
         ),
         *_drawn("memory", "Memory", "Where memory goes", where_memory_goes(run.variants)),
         Section("kv", "KV cache", "KV cache over time", [occupancy(run.variants, time)]),
+        *memory_map(run.variants),
         Section(
             "queue", "Queue", "Queue and batch over time", [queue_and_batch(run.variants, time)]
         ),
