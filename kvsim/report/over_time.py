@@ -1,6 +1,7 @@
 """Charts with simulated time on the horizontal axis: KV slots, preemptions."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -50,13 +51,25 @@ def slot_uses(steps: Columns) -> tuple[int, Iterator[Timeline]]:
     """Return the KV slots of all replicas, and their uses over time in the order of `SLOT_USES`."""
     names = [name for name, _, _, _ in SLOT_USES]
     slots: dict[int, int] = {}
-    for chunk in chunks(steps, ("replica", *names)):
+    for chunk in islice(chunks(steps, ("replica", *names)), _chunks_with_all_replicas(steps)):
         replicas, firsts = np.unique(chunk["replica"], return_index=True)
         pools = np.sum([chunk[name][firsts] for name in names], axis=0)
         slots |= zip(replicas.tolist(), pools.tolist(), strict=True)
     capacity = sum(slots.values())
     parts = timeline(steps, names[:-1], lasting=("kv_reusable_tokens",))
     return capacity, (_with_free(part, capacity) for part in parts)
+
+
+def _chunks_with_all_replicas(steps: Columns) -> int:
+    """Return how many chunks to read until each replica has had a step."""
+    seen: set[int] = set()
+    enough = 0
+    for place, chunk in enumerate(chunks(steps, ("replica",)), start=1):
+        here = np.flatnonzero(np.bincount(chunk["replica"])).tolist()
+        if not seen.issuperset(here):
+            seen.update(here)
+            enough = place
+    return enough
 
 
 def _with_free(part: Timeline, capacity: int) -> Timeline:

@@ -51,6 +51,7 @@ WORDS = {
 }
 PATTERNS = ("", "/", "x", ".", "\\", "-", "+", "|")  # for those who don't tell colors apart
 HEADINGS = {"component_share": "What is computed", "bound_share": "What limits its speed"}
+ROW_WORDS = {"component_share": "{}", "bound_share": "limit: {}"}
 
 
 def step_time(variants: Sequence[Variant]) -> Chart | None:
@@ -137,6 +138,6 @@ def _share_table(variants: Sequence[Variant]) -> Table:
                 "–" if part is None else f"{part * _step_ms(v):.3g} ms ({percent(part)})"
                 for part, v in zip(parts, variants, strict=True)
             ]
-            rows.append([sentence(words(name)), *shown])
+            rows.append([sentence(ROW_WORDS[share].format(words(name))), *shown])
     rows.append(["All of it", *(f"{_step_ms(variant):.3g} ms" for variant in variants)])
     return Table(["Part of the average step", *(variant.name for variant in variants)], rows)
