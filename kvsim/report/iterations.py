@@ -69,7 +69,7 @@ class Steps:
 
 def read_steps(steps: Columns, most: int) -> Steps:
     """Read the steps once, chunk by chunk, and choose at most so many to draw."""
-    times, choice = np.zeros((len(KINDS), _BINS, _TIMES), dtype=np.int32), _Choice(most)
+    times, choice = np.zeros((len(KINDS), _BINS, _TIMES), dtype=np.int64), _Choice(most)
     for chunk in chunks(steps, _READ):
         tokens = np.maximum(chunk["prefill_tokens"] + chunk["decode_seqs"], 1)  # logarithms
         duration_ns = np.maximum(chunk["duration_ns"], 1)
