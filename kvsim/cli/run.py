@@ -83,8 +83,9 @@ def run(
             result = run_into(folder, file, variants, requests, progress, further, command)
         if report:
             from kvsim.report.run import write_report
+            from kvsim.rundir.write import with_memory_map
 
-            write_report(result.run)
+            write_report(with_memory_map(result, folder))
         if save_trace is not None:
             from kvsim.rundir.write import sent_in
             from kvsim.workload.traces.own import write_trace

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kvsim.cli.text import WIDTH, aligned, wrapped
-from kvsim.metrics.catalog import format_figure, format_range
+from kvsim.metrics.catalog import format_figure, format_number, format_range
 from kvsim.metrics.classes import all_targets, class_table, met_word
 from kvsim.metrics.summary import certainty, compare
 from kvsim.report import headline
@@ -67,7 +67,7 @@ def _short(name: str) -> str:
 
 def _margin(margin: float) -> str:
     """Show a margin; a value of several times its bound as that."""
-    return f"{margin:+.0%}" if margin > -1 else f"{1 - margin:.3g} x"
+    return f"{margin:+.0%}" if margin > -1 else f"{format_number(1 - margin)} x"
 
 
 def _side_by_side(run: Run) -> str:

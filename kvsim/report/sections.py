@@ -1,7 +1,6 @@
 """The page's tables and sentences, from summaries and inputs; figures are never computed here."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from kvsim.report.figure import Table, sentence, short_name
 from kvsim.report.headline import margin_bar
 from kvsim.report.inputs import Variant
 from kvsim.report.uncertainty import interval
-from kvsim.units import format_bytes
 
 TILES = (
     "requests_per_s",
@@ -43,7 +41,6 @@ OUTCOME_FIGURES = (
 )
 HEADLINES = (("requests per second", "requests_per_s"), ("p99 TTFT", "ttft_p99_s"))
 HARDLY_DIFFERENT = 0.02
-LONGEST_VALUE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,20 +212,6 @@ def all_figures(variants: Sequence[Variant]) -> list[Row]:
     ]
 
 
-def memory(variants: Sequence[Variant]) -> Table:
-    """Return the split of one GPU's memory in each variant."""
-    lines = dict.fromkeys(line for variant in variants for line in variant.memory_bytes)
-    rows = [
-        [line, *(_bytes_or_dash(variant.memory_bytes.get(line)) for variant in variants)]
-        for line in lines
-    ]
-    return Table(["Memory of one GPU", *(variant.name for variant in variants)], rows)
-
-
-def _bytes_or_dash(size: float | None) -> str:
-    return "–" if size is None else format_bytes(size)
-
-
 def basis_shares(variants: Sequence[Variant]) -> Table:
     """Return which share of the step time rests on measurements, and which does not."""
     shares = [variant.summary["limits"]["basis_share"] for variant in variants]
@@ -259,25 +242,3 @@ def notes(variants: Sequence[Variant]) -> list[str]:
         note if len(names) == len(variants) else f"{', '.join(names)}: {note}"
         for note, names in found.items()
     ]
-
-
-def resolved_inputs(variants: Sequence[Variant]) -> Table:
-    """Return the base's parameters by path; of other variants only what differs."""
-    columns = [dict(_flatten(variant.inputs)) for variant in variants]
-    paths = dict.fromkeys(path for column in columns for path in column)
-    rows = []
-    for path in paths:
-        base = columns[0].get(path, "–")
-        others = (column.get(path, "–") for column in columns[1:])
-        rows.append([path, base, *("" if other == base else other for other in others)])
-    differs = [f"{variant.name}, where it differs" for variant in variants[1:]]
-    return Table(["Parameter", *(variant.name for variant in variants[:1]), *differs], rows)
-
-
-def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flatten(inner, f"{path}.{key}" if path else str(key))
-        return
-    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    yield path, shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"
