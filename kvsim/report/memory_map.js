@@ -40,7 +40,8 @@
 
   const tile = ([, color, pattern], scale) => {
     const size = 8 * scale;
-    const canvas = new OffscreenCanvas(size, size);
+    const canvas = document.createElement("canvas");
+    canvas.width = canvas.height = size;
     const context = canvas.getContext("2d");
     context.fillStyle = color;
     context.fillRect(0, 0, size, size);
