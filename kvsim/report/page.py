@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from kvsim.report import configuration, sections, uncertainty
+from kvsim.report.balance import balance
 from kvsim.report.figure import Chart, Section, Table
+from kvsim.report.fingerprint import fingerprint
 from kvsim.report.headline import facts
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.iterations import iterations
@@ -62,7 +64,9 @@ def _sections(run: ReportInput) -> list[Section]:
         ),
         *_drawn("iterations", "Iterations", "Engine steps", iterations(run.variants)),
         *_latency_section(run),
+        *_drawn("balance", "Balance", "Load of the replicas", balance(run.variants, time)),
         _preemption_section(run.variants, time),
+        *_given(fingerprint(run.variants[0])),
     ]
 
 
@@ -85,6 +89,10 @@ def _drawn(key: str, short: str, title: str, *charts: Chart | None) -> list[Sect
     """Return a section of the charts that there are, if any."""
     found = [chart for chart in charts if chart]
     return [Section(key, short, title, found)] if found else []
+
+
+def _given(section: Section | None) -> list[Section]:
+    return [section] if section else []
 
 
 def _preemption_section(variants: Sequence[Variant], time: TimeAxis) -> Section:

@@ -145,17 +145,18 @@ def write_step(r: Replica, start_ns: int, duration_ns: int, head_lacks: int) -> 
 
     What it computes is still to be filled in; columns that a plain case has no use for stay zero.
     """
-    at, steps, row = r.at, r.steps, r.rows[STEP_ROWS]
+    at, place = r.at, r.rows[STEP_ROWS]
+    row = r.steps[place]
     r.rows[STEP_ROWS] += 1
-    steps[OWNER, row], steps[NUMBER, row] = at[INDEX], at[STEP]
-    steps[START, row], steps[DURATION, row] = start_ns, duration_ns
-    steps[RUN, row], steps[WAIT, row], steps[LACK, row] = at[RUNNING], at[WAITING], head_lacks
+    row[OWNER], row[NUMBER] = at[INDEX], at[STEP]
+    row[START], row[DURATION] = start_ns, duration_ns
+    row[RUN], row[WAIT], row[LACK] = at[RUNNING], at[WAITING], head_lacks
     free, reusable = at[FREE_BLOCKS], at[REUSABLE_BLOCKS]
     held, inside, size = at[HELD_TOKENS], at[INSIDE_TOKENS], r.limits[BLOCK_TOKENS]
-    steps[HELD, row], steps[INSIDE, row] = held, inside
-    steps[REUSABLE, row], steps[FREE, row] = reusable * size, (free - reusable) * size
-    steps[TO_COME, row] = r.limits[CAPACITY_TOKENS] - free * size - held - inside
-    return int(row)
+    row[HELD], row[INSIDE] = held, inside
+    row[REUSABLE], row[FREE] = reusable * size, (free - reusable) * size
+    row[TO_COME] = r.limits[CAPACITY_TOKENS] - free * size - held - inside
+    return int(place)
 
 
 @jit

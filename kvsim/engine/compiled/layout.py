@@ -137,7 +137,7 @@ class Replicas(NamedTuple):
     due: Ints  # who takes a block, by step of a stretch: shape (replicas, block tokens)
     filled: Ints  # slots that nothing will fill, by step of a stretch: shape (replicas, longest)
     chunks: Ints  # scratch: (new, prefix), shape (most running, 2)
-    steps: Ints  # rows of the steps table, by column: shape (columns, rows)
+    steps: Ints  # rows of the steps table
     left: Ints  # request, time, replica: shape (rows, 3)
     events: Ints  # rows of the events table
 

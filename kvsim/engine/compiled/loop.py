@@ -218,7 +218,7 @@ def _take_turn(r: Replica, cost: Cost, until_ns: int) -> int:
     if not at[RUNNING] + at[WAITING]:
         return DONE
     room = min(len(r.left) - r.rows[LEFT_ROWS], (len(r.events) - r.rows[EVENT_ROWS]) // 2)
-    if r.steps.shape[1] - r.rows[STEP_ROWS] < 3 or room <= r.limits[MOST_RUNNING]:
+    if len(r.steps) - r.rows[STEP_ROWS] < 3 or room <= r.limits[MOST_RUNNING]:
         return FULL
     if pass_quiet_steps(r, cost, until_ns):
         return DONE

@@ -233,12 +233,12 @@ def _execute(r: Replica, cost: Cost, preempted: int) -> bool:
     duration_ns = step_ns(cost, tokens, count + decodes, decodes, context, attention_ns)
     start_ns = max(at[NOW_NS], at[FREE_AT_NS])
     at[FREE_AT_NS] = r.end_ns[at[STEP] % 2] = start_ns + duration_ns
-    row, steps = write_step(r, start_ns, duration_ns, at[HEAD_LACKS]), r.steps
-    steps[CHUNK_SEQS, row], steps[CHUNK_TOKENS, row] = count, chunk_tokens
-    steps[CHUNK_CONTEXT, row], steps[CHUNK_PAIRS, row] = chunk_context, pairs
-    steps[CHUNK_NS, row] = int(np.rint(attention_ns))
-    steps[DECODES, row], steps[CONTEXT, row] = decodes, context
-    steps[DISCARDED, row], steps[PREEMPT, row] = discarded, preempted
+    row = r.steps[write_step(r, start_ns, duration_ns, at[HEAD_LACKS])]
+    row[CHUNK_SEQS], row[CHUNK_TOKENS] = count, chunk_tokens
+    row[CHUNK_CONTEXT], row[CHUNK_PAIRS] = chunk_context, pairs
+    row[CHUNK_NS] = int(np.rint(attention_ns))
+    row[DECODES], row[CONTEXT] = decodes, context
+    row[DISCARDED], row[PREEMPT] = discarded, preempted
     at[STEP] += 1
     return True
 

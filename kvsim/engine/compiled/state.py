@@ -55,7 +55,7 @@ def replicas_of(
         due=_zeros(replicas, config.block_size),
         filled=_zeros(replicas, LONGEST_STRETCH),
         chunks=_zeros(most, 2),
-        steps=_zeros(len(STEPS), FIRST_ROWS),
+        steps=_zeros(FIRST_ROWS, len(STEPS)),
         left=_zeros(4 * most, 3),
         events=_zeros(8 * most, len(EVENTS)),
     )

@@ -40,6 +40,7 @@ from kvsim.engine.compiled.layout import (
     STUCK_HEAD,
     WAITING,
     Cost,
+    Ints,
     Replica,
 )
 from kvsim.engine.compiled.price import step_ns
@@ -60,7 +61,7 @@ def pass_quiet_steps(r: Replica, cost: Cost, until_ns: int) -> bool:
     if at[COMING] != NOBODY:
         until_ns = min(until_ns, r.requests[at[COMING], QUEUED_NS])
     running, first = at[RUNNING], at[STEP]
-    most = first + min(at[PLANNED], r.steps.shape[1] - r.rows[STEP_ROWS])
+    most = first + min(at[PLANNED], len(r.steps) - r.rows[STEP_ROWS])
     head_lacks = at[HEAD_LACKS] if at[WAITING] else NOTHING
     turn_ns, last_end_ns, end_ns = at[NOW_NS], at[FREE_AT_NS], at[FREE_AT_NS]
     short = False
@@ -77,7 +78,7 @@ def pass_quiet_steps(r: Replica, cost: Cost, until_ns: int) -> bool:
         duration_ns = step_ns(cost, running, running, running, context, 0.0)
         start_ns = max(turn_ns, end_ns)
         row = write_step(r, start_ns, duration_ns, head_lacks)
-        _fill_in(r, row, running, context)
+        _fill_in(r.steps[row], running, context)
         last_end_ns, end_ns = end_ns, start_ns + duration_ns
         turn_ns = end_ns if in_flight == 1 else last_end_ns
         at[STEP] += 1
@@ -96,13 +97,12 @@ def pass_quiet_steps(r: Replica, cost: Cost, until_ns: int) -> bool:
 
 
 @jit
-def _fill_in(r: Replica, row: int, running: int, context: int) -> None:
+def _fill_in(row: Ints, running: int, context: int) -> None:
     """Fill in what a quiet step computes."""
-    steps = r.steps
-    steps[DECODES, row], steps[CONTEXT, row] = running, context
-    steps[CHUNK_SEQS, row] = steps[CHUNK_TOKENS, row] = steps[CHUNK_CONTEXT, row] = 0
-    steps[CHUNK_PAIRS, row] = steps[CHUNK_NS, row] = 0
-    steps[DISCARDED, row] = steps[PREEMPT, row] = 0
+    row[DECODES], row[CONTEXT] = running, context
+    row[CHUNK_SEQS] = row[CHUNK_TOKENS] = row[CHUNK_CONTEXT] = 0
+    row[CHUNK_PAIRS] = row[CHUNK_NS] = 0
+    row[DISCARDED] = row[PREEMPT] = 0
 
 
 @jit

@@ -26,22 +26,22 @@ class Unwritten:
     def take_steps(self, until_ns: int | None) -> Ints:
         """Return the rows of steps that start before an instant, or all; they are written now.
 
-        A replica's rows stand together, in the order of the replicas.
+        A replica's rows stand together, in the order of the replicas. Columns lie together in
+        memory: that is how rows are checked and written.
         """
         rows, buffer = self.replicas.rows, self.replicas.steps
-        count = int(rows[STEP_ROWS])
-        owner, start_ns = buffer[OWNER, :count], buffer[START, :count]
-        taken = np.full(count, True) if until_ns is None else start_ns < until_ns
+        steps = buffer[: rows[STEP_ROWS]]
+        taken = np.full(len(steps), True) if until_ns is None else steps[:, START] < until_ns
         places = np.flatnonzero(taken)
         at = self.replicas.at
         # Short numbers are sorted in one pass.
-        owners = owner[places].astype(np.min_scalar_type(len(at)))
-        written: Ints = buffer[:, places[np.argsort(owners, kind="stable")]]
+        owners = steps[places, OWNER].astype(np.min_scalar_type(len(at)))
+        written = np.take(steps, places[np.argsort(owners, kind="stable")], axis=0)
         at[:, WRITTEN_STEPS] += np.bincount(owners, minlength=len(at))
-        kept = buffer[:, np.flatnonzero(~taken)]
-        buffer[:, : kept.shape[1]] = kept
-        rows[STEP_ROWS] = kept.shape[1]
-        return written.T
+        kept = steps[~taken]
+        buffer[: len(kept)] = kept
+        rows[STEP_ROWS] = len(kept)
+        return np.asfortranarray(written)
 
     def take_events(self, until_ns: int | None, index: int) -> Ints:
         """Return what happened up to an instant of replica `index`, or all."""
@@ -75,8 +75,8 @@ class Unwritten:
         """Double the buffers that are about to be full."""
         replicas, rows = self.replicas, self.replicas.rows
         steps, left, events = replicas.steps, replicas.left, replicas.events
-        if 2 * rows[STEP_ROWS] > steps.shape[1]:
-            steps = np.concatenate([steps, np.zeros_like(steps)], axis=1)
+        if 2 * rows[STEP_ROWS] > len(steps):
+            steps = np.concatenate([steps, np.zeros_like(steps)])
         if 2 * rows[LEFT_ROWS] > len(left):
             left = np.concatenate([left, np.zeros_like(left)])
         if 2 * rows[EVENT_ROWS] > len(events):
