@@ -67,7 +67,7 @@ def decoded(variant):
 def test_a_run_that_nobody_looked_at_has_no_map(synthetic):
     run = synthetic.run()
     assert memory_map(run.variants) == []
-    assert "memory-map" not in build_report(run)
+    assert "memory-map-data" not in build_report(run)
 
 
 def test_the_title_is_the_mean_of_what_is_empty_or_lost(shown):
