@@ -293,7 +293,7 @@ scheduler: {kind: vllm_v0, preemption: PREEMPTION}
 """
 
 
-@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+@pytest.mark.parametrize("preemption", ["auto", "swap"])
 def test_blocks_that_samples_share_are_counted_once(preemption, tmp_path):
     more = SHARING.replace("PREEMPTION", preemption)
     _, variants, requests = scenario(tmp_path, more=more, blocks=130, engine=", block_size: 16")
