@@ -18,6 +18,7 @@ from kvsim.scenario.variant import ResolvedVariant
 from kvsim.simulate import Simulated, fleet_of
 from kvsim.table_files import TableWriter, chunks
 from kvsim.tables import MAP_TABLES, SLOT_USES, Columns
+from kvsim.workload.replay import as_sent, order_sent
 from kvsim.workload.requests import RequestTable
 
 MOST_VARIANTS = 3
@@ -60,15 +61,19 @@ def write_memory_map(
         OSError: The disk refuses.
     """
     names = chosen(variants)
-    until_ns = min(_bound_ns(tables[name], simulated[name]) for name in names)
-    until_ns = min(until_ns, max(simulated[name].totals.end_ns for name in names))
+    scenes = {
+        name: Scene.of(fleet_of(variants[name]), requests, tables[name], simulated[name])
+        for name in names
+    }
+    until_ns = max(simulated[name].totals.end_ns for name in names)
+    until_ns = min(scene.bound_ns(until_ns) for scene in scenes.values())
     with ExitStack() as open_files:
         writers = {}
         for table, columns in MAP_TABLES.items():
             writers[table] = TableWriter(folder / f"{table}.parquet", columns)
             open_files.callback(writers[table].close)
-        for name in names:
-            looks = look_on(fleet_of(variants[name]), requests, until_ns)
+        for name, scene in scenes.items():
+            looks = scene.look_on(until_ns)
             writers["memory_looks"].write(name, np.array([*map(_look_row, looks)], np.int64))
             writers["memory_map"].write(name, _map_rows(looks))
 
@@ -81,12 +86,83 @@ def chosen(variants: Mapping[str, ResolvedVariant]) -> list[str]:
     return [base, *others[: MOST_VARIANTS - 1]]
 
 
-def look_on(fleet: Fleet, requests: RequestTable, until_ns: int, looks: int = LOOKS) -> list[Look]:
-    """Simulate up to an instant; return what there was in the middle of equal spans of time."""
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is simulated once more.
+
+    If there are several replicas, and what was sent to the first one is all that decides what it
+    does, it plays alone: what the others do takes no time.
+
+    Attributes:
+        fleet: Replicas.
+        requests: What they face.
+        tables: Result tables of the finished run.
+        retried_rows: Of the request table, of each request beyond its last row.
+        is_solo: Whether the first replica plays alone.
+    """
+
+    fleet: Fleet
+    requests: RequestTable
+    tables: Mapping[str, Columns]
+    retried_rows: Ints
+    is_solo: bool
+
+    @classmethod
+    def of(
+        cls,
+        fleet: Fleet,
+        requests: RequestTable,
+        tables: Mapping[str, Columns],
+        simulated: Simulated,
+    ) -> "Scene":
+        """Return the scene of a variant."""
+        # Who gives up in the queue was sent to a replica that the tables don't tell.
+        is_plain = requests.timeout_ns is None and requests.beams is None
+        is_solo = fleet.replicas > 1 and is_plain and not fleet.router.shares_queue
+        retried_rows = np.array(simulated.totals.retried_rows, dtype=np.int64)
+        return cls(fleet, requests, tables, retried_rows, is_solo)
+
+    def bound_ns(self, until_ns: int) -> int:
+        """Return an instant, or an earlier one if much happens before."""
+        table = self.tables["requests"]
+        admitted_ns = table["admitted_ns"]
+        seen = (table["replica"] == 0) if self.is_solo else (admitted_ns >= 0)
+        until_ns = min(until_ns, _nth(admitted_ns[seen], MOST_REQUESTS, until_ns))
+        starts_ns = np.zeros(0, dtype=np.int64)
+        for chunk in chunks(self.tables["steps"], ("replica", "start_ns")):
+            seen = (chunk["replica"] == 0) | (not self.is_solo)
+            starts_ns = np.concatenate([starts_ns, chunk["start_ns"][seen]])
+            if len(starts_ns) > MOST_STEPS:
+                break
+        return min(until_ns, _nth(starts_ns, MOST_STEPS, until_ns))
+
+    def look_on(self, until_ns: int) -> list[Look]:
+        """Simulate up to an instant; see what there is in the middle of equal spans of time."""
+        if not self.is_solo:
+            return look_on(self.fleet, self.requests, until_ns)
+        table, requests = self.tables["requests"], self.requests
+        mine = (table["replica"] == 0) & (table["arrival_ns"] < until_ns)
+        sent = table["request"][mine], table["arrival_ns"][mine], self.retried_rows
+        order, row = order_sent(requests, *sent)
+        kept = {
+            name: column[row]
+            for name in ("priority", "prefix_tokens")
+            if (column := getattr(requests, name)) is not None
+        }
+        solo = replace(as_sent(requests, *sent), **kept)
+        looks = look_on(replace(self.fleet, replicas=1), solo, until_ns)
+        number = np.append(sent[0][order], NOBODY)
+        return [
+            Look(look.time_ns, replace(look.runs, owner=number[look.runs.owner])) for look in looks
+        ]
+
+
+def look_on(fleet: Fleet, requests: RequestTable, until_ns: int) -> list[Look]:
+    """Simulate up to an instant; see what the first replica has at about `LOOKS` instants."""
     count = int(np.searchsorted(requests.arrival_ns, until_ns))
     if fleet.config.scheduling_policy == "fcfs":  # nobody else is admitted until then
         count = min(count, MOST_ARRIVALS)
-    times_ns = np.unique((2 * np.arange(looks) + 1) * until_ns // (2 * looks)).tolist()
+    times_ns = np.unique((2 * np.arange(LOOKS) + 1) * until_ns // (2 * LOOKS)).tolist()
     seen: list[SlotRuns] = []
     # A step at a time: a stretch of steps tells how many blocks were taken, but not in which order.
     cluster = Cluster(requests.head(count), replace(fleet, plans_ahead=False), lambda *_: None)
@@ -95,19 +171,9 @@ def look_on(fleet: Fleet, requests: RequestTable, until_ns: int, looks: int = LO
     return [Look(*look) for look in zip(times_ns, seen, strict=True)]
 
 
-def _bound_ns(tables: Mapping[str, Columns], simulated: Simulated) -> int:
-    """Return until when a variant is simulated once more at most."""
-    end_ns = simulated.totals.end_ns
-    admitted_ns = tables["requests"]["admitted_ns"]
-    admitted_ns = admitted_ns[admitted_ns >= 0]
-    if len(admitted_ns) > MOST_REQUESTS:
-        end_ns = min(end_ns, int(np.partition(admitted_ns, MOST_REQUESTS)[MOST_REQUESTS]))
-    starts_ns = np.zeros(0, dtype=np.int64)
-    for chunk in chunks(tables["steps"], ("start_ns",)):
-        starts_ns = np.concatenate([starts_ns, chunk["start_ns"]])
-        if len(starts_ns) > MOST_STEPS:
-            return min(end_ns, int(np.partition(starts_ns, MOST_STEPS)[MOST_STEPS]))
-    return end_ns
+def _nth(times_ns: Ints, place: int, otherwise_ns: int) -> int:
+    """Return the time at a place in order of time, if there are so many."""
+    return int(np.partition(times_ns, place)[place]) if len(times_ns) > place else otherwise_ns
 
 
 def _look_row(look: Look) -> list[int]:

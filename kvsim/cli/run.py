@@ -3,12 +3,15 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvsim.cli.crew import Dask, Jobs, crew
 from kvsim.errors import InputError
+
+if TYPE_CHECKING:
+    from kvsim.rundir.read import Run
 
 
 def run(
@@ -18,6 +21,9 @@ def run(
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, keyed by variant.")
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a summary for a pull request or chat.")
     ] = False,
     replications: Annotated[
         int | None,
@@ -41,6 +47,8 @@ def run(
     from kvsim.scenario.load import load_scenario, with_replications
     from kvsim.workload.parameters import files_read
 
+    if json and markdown:
+        raise InputError("--json and --markdown: choose one")
     file = with_replications(load_scenario(scenario), replications)
     target = out or Path("reports") / file.base.name
     if save_trace is not None:
@@ -55,8 +63,6 @@ def run(
     requests = draw_requests(file, variants)
 
     from kvsim.cli.progress import progress_of
-    from kvsim.cli.verdict import as_text
-    from kvsim.rundir.read import SUMMARY
     from kvsim.rundir.write import Further, new_directory, run_into
     from kvsim.scenario.schema import BASE
 
@@ -77,20 +83,37 @@ def run(
             result = run_into(folder, file, variants, requests, progress, further, command)
         if report:
             from kvsim.report.run import write_report
+            from kvsim.rundir.write import with_memory_map
 
-            write_report(result.run)
+            write_report(with_memory_map(result, folder))
         if save_trace is not None:
             from kvsim.rundir.write import sent_in
             from kvsim.workload.traces.own import write_trace
 
             write_trace(save_trace, sent_in(result))
-    if json:
-        print((target / SUMMARY).read_text(encoding="utf-8"), end="")
-    else:
-        print(as_text(result.run, target, report))
+    _tell(result.run, target, report, json, markdown)
     verdict = result.run.summaries[BASE]["verdict"]
     meets = verdict["met"] or not (file.base.slo or file.base.class_slos)
     raise typer.Exit(0 if meets else 1)
+
+
+def _tell(run: "Run", target: Path, report: bool, json: bool, markdown: bool) -> None:
+    """Print the answer: for people, for a pull request, or for machines."""
+    if json:
+        from kvsim.rundir.read import SUMMARY
+
+        print((target / SUMMARY).read_text(encoding="utf-8"), end="")
+    elif markdown:
+        from kvsim.report.markdown import as_markdown
+        from kvsim.report.run import report_input
+        from kvsim.rundir.read import open_run
+
+        print(as_markdown(report_input(open_run(target))), end="")  # where its tables are now
+    else:
+        from kvsim.cli.text import painted
+        from kvsim.cli.verdict import as_text
+
+        print(painted(as_text(run, target, report)))
 
 
 def _refuse_trace_at(path: Path, target: Path, read: Sequence[Path]) -> None:

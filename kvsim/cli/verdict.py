@@ -2,23 +2,29 @@
 
 from pathlib import Path
 
-from kvsim.cli.text import aligned, wrapped
-from kvsim.metrics.catalog import format_figure, format_range
+from kvsim.cli.text import WIDTH, aligned, wrapped
+from kvsim.metrics.catalog import format_figure, format_number, format_range
 from kvsim.metrics.classes import all_targets, class_table, met_word
 from kvsim.metrics.summary import certainty, compare
+from kvsim.report import headline
+from kvsim.report.figure import short_name
+from kvsim.report.inputs import Variant
 from kvsim.rundir.read import REPORT, Run
 from kvsim.scenario.schema import BASE
 from kvsim.units import format_duration
 
+LONGEST_NAME = 40
+
 
 def as_text(run: Run, target: Path, with_report: bool) -> str:
-    """Return what `kvsim run` prints, at most 80 columns wide where names allow it."""
+    """Return what `kvsim run` prints, in the order of the report; at most 80 columns wide."""
     base = run.summaries[BASE]
     blocks = [
         wrapped(base["verdict"]["sentence"]),
         *(wrapped(f"Mind: {caveat}") for caveat in base["caveats"]),
         wrapped("Limit: " + base["limits"]["sentence"]),
         _targets(run),
+        wrapped("Cost: " + _cost(run)),
         wrapped(certainty(base)),
         _side_by_side(run),
         _of_variants(run),
@@ -27,6 +33,14 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
         _places(run, target, with_report),
     ]
     return "\n\n".join(block for block in blocks if block)
+
+
+def _cost(run: Run) -> str:
+    """Say what the base costs, as the report does."""
+    tables, inputs = run.tables[BASE], run.manifest["variants"][BASE]
+    facts = tables["requests"], tables["steps"], tables["events"], inputs
+    words = headline.cost(Variant(BASE, run.summaries[BASE], *facts))
+    return words[:1].lower() + words[1:]
 
 
 def _targets(run: Run) -> str:
@@ -47,14 +61,18 @@ def _targets(run: Run) -> str:
     return aligned(rows) if targets else ""
 
 
+def _short(name: str) -> str:
+    return short_name(name, LONGEST_NAME)
+
+
 def _margin(margin: float) -> str:
     """Show a margin; a value of several times its bound as that."""
-    return f"{margin:+.0%}" if margin > -1 else f"{1 - margin:.3g} x"
+    return f"{margin:+.0%}" if margin > -1 else f"{format_number(1 - margin)} x"
 
 
 def _side_by_side(run: Run) -> str:
     names = list(run.summaries)
-    rows: list[tuple[str, ...]] = [("", *names)]
+    rows: list[tuple[str, ...]] = [("", *map(_short, names))]
     if all_targets(run.summaries[BASE]):
         rows.append(("SLO", *(met_word(run.summaries[name]["verdict"]) for name in names)))
     for row in compare(run.summaries):
@@ -85,7 +103,7 @@ def _of_variants(run: Run) -> str:
     if not all_targets(run.summaries[BASE]):
         return ""
     sentences = {name: summary["verdict"]["sentence"] for name, summary in run.summaries.items()}
-    told = (wrapped(f"{name}: {text}") for name, text in sentences.items() if name != BASE)
+    told = (wrapped(f"{_short(name)}: {text}") for name, text in sentences.items() if name != BASE)
     return "\n".join(told)
 
 
@@ -95,13 +113,16 @@ def _classes(run: Run) -> str:
     for name, summary in run.summaries.items():
         if summary["classes"]:
             header, rows = class_table(summary["classes"])
-            title = [] if len(run.summaries) == 1 else [f"Classes of traffic, {name}:"]
-            blocks.append("\n".join([*title, aligned([tuple(header), *map(tuple, rows)])]))
+            table = aligned([header, *rows])
+            title = wrapped(f"Classes of traffic, {_short(name)}:")
+            blocks.append(table if len(run.summaries) == 1 else f"{title}\n{table}")
     return "\n\n".join(blocks)
 
 
 def _places(run: Run, target: Path, with_report: bool) -> str:
     figures = run.summaries[BASE]["figures"]
     over = format_duration(figures["window_s"])
-    about = f"{figures['requests_total']:,} requests over {over}; tables in {target}/"
-    return f"{about}\nReport: {target / REPORT}" if with_report else about
+    about = f"{figures['requests_total']:,} requests over {over};"
+    tables = f"tables in {target}/"  # a path is not cut: it is there to be copied
+    told = [f"{about} {tables}"] if len(about) + len(tables) < WIDTH else [about, tables]
+    return "\n".join([*told, *([f"Report: {target / REPORT}"] if with_report else [])])

@@ -1,36 +1,19 @@
 """What a figure is in another run than the base: difference and ratio, and how sure both are.
 
-Runs that faced the same are compared part by part: the requests in 20 batches by arrival, or the
-replications. Each figure is taken again without one of the parts, and what its difference then
-does tells how far it can be trusted (the jackknife that leaves out blocks: Künsch 1989; of
-percentiles: Shao and Wu 1989). Requests that follow each other, and so resemble each other, are in
-the same batch; what both runs have in common cancels. For a mean it is the method of batch means.
-
-Runs that faced something else are independent: the intervals of their figures are put together
-(the method of variance estimates recovery: Zou and Donner 2008). Intervals are of 95 %.
+Runs that faced the same are compared part by part (`parts`): what both have in common cancels. Runs
+that faced something else are independent: the intervals of their figures are put together (the
+method of variance estimates recovery: Zou and Donner 2008). Intervals are of 95 %.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvsim.statistics import CONFIDENCE, t_quantile
+from kvsim.compare.parts import Bounds, Estimate
 
-Floats = NDArray[np.float64]
 Standing = Literal["sure", "unknown", "alike", "missing"]
-Bounds = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Estimate:
-    """A figure of one run, and what it is without one of the parts, shape (parts,)."""
-
-    value: float
-    without: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,30 +78,16 @@ def by_weight(changes: list[Change]) -> list[Change]:
 
 
 def paired(name: str, base: Estimate | None, other: Estimate | None) -> Change:
-    """Compare a figure of two runs that consist of the same parts."""
+    """Compare a figure of two runs, which was taken again on the same parts of both."""
     if base is None or other is None:
         known, known_other = (each.value if each else None for each in (base, other))
         return Change(name, known, known_other)
-    difference = other.value - base.value
-    half = half_width(difference, other.without - base.without)
+    bounds = base.bounds(other.value - base.value, other.again - base.again)
     ratio_bounds = None
-    if min(base.value, other.value, *base.without, *other.without) > 0:
-        log_ratio = math.log(other.value / base.value)
-        log_half = half_width(log_ratio, np.log(other.without / base.without))
-        ratio_bounds = _exp(log_ratio - log_half), _exp(log_ratio + log_half)
-    bounds = (difference - half, difference + half)
+    if min(base.value, other.value, *base.again, *other.again) > 0:
+        logs = base.bounds(math.log(other.value / base.value), np.log(other.again / base.again))
+        ratio_bounds = _exp(logs[0]), _exp(logs[1])
     return Change(name, base.value, other.value, bounds, ratio_bounds)
-
-
-def half_width(value: float, without: Floats) -> float:
-    """Return how far the interval of a figure reaches, by the jackknife.
-
-    The spread is taken about the value itself, which is a little more than that about the mean of
-    `without`, and holds better for percentiles in the tail.
-    """
-    parts = len(without)
-    error = math.sqrt((parts - 1) / parts * float(np.square(without - value).sum()))
-    return t_quantile(CONFIDENCE, parts - 1) * error
 
 
 def independent(
@@ -151,17 +120,3 @@ def _in_logs(value: float, within: Bounds) -> tuple[float, Bounds]:
 
 def _exp(value: float) -> float:
     return math.exp(min(value, 700.0))  # more is no number
-
-
-def sampled(count: int, take: Callable[[NDArray[np.bool_]], float], parts: int) -> Estimate:
-    """Return a statistic of `count` observations in a row, and what it is without each part.
-
-    Args:
-        count: How many there are, at least one a part.
-        take: Returns the statistic of those that are told.
-        parts: So many parts of equal length.
-    """
-    part = np.arange(count) * parts // count
-    everything = np.ones(count, dtype=np.bool_)
-    without = np.array([take(part != left_out) for left_out in range(parts)])
-    return Estimate(take(everything), without)

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.compare.change import Change, Floats
+from kvsim.compare.change import Change
 from kvsim.compare.figures import Against
 from kvsim.compare.pairs import shares
+from kvsim.compare.parts import Floats
 from kvsim.compare.tables import apart, better, difference_table
 from kvsim.metrics.catalog import metric_of, percent
 from kvsim.report.figure import (
@@ -49,7 +50,8 @@ def difference_chart(one: Against, place: int) -> Chart | None:
     unknown = [change for change in shown if change.bounds is None]
     color = look(place)[0]
     data = [
-        _dots(sure, {"color": color, "symbol": MARKS[place % len(MARKS)], "size": 9}),
+        _dots(sure, {"color": color, "symbol": MARKS[place % len(MARKS)], "size": 9})
+        | _whiskers(sure, color),
         _dots(unknown, {"color": color, "symbol": f"{MARKS[place % len(MARKS)]}-open", "size": 9}),
     ]
     title = _difference_title(shown, base, other)
@@ -79,32 +81,29 @@ def _difference_title(changes: Sequence[Change], base: str, other: str) -> str:
     assert first.ratio is not None, "only figures with a ratio are drawn"
     label = metric_of(first.name).label
     what = "differs most" if first.standing == "sure" else "may differ most"
-    return f"{label} {what}: {other} has {times(first.ratio)} that of {base}{better(first)}"
+    return f"{label} {what}: {times(first.ratio)} that of {base}{better(first)}"
 
 
 def _dots(changes: Sequence[Change], marker: dict[str, Any]) -> dict[str, Any]:
     ratios = [_significant(change.ratio or 0.0) for change in changes]
-    bounds = [change.ratio_bounds or (change.ratio or 0.0,) * 2 for change in changes]
     return {
         "type": "scatter",
         "mode": "markers",
         "x": ratios,
         "y": [metric_of(change.name).label for change in changes],
         "marker": marker,
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [
-                _significant(high - ratio) for (_, high), ratio in zip(bounds, ratios, strict=True)
-            ],
-            "arrayminus": [
-                _significant(ratio - low) for (low, _), ratio in zip(bounds, ratios, strict=True)
-            ],
-            "color": marker["color"],
-        },
         "text": [metric_of(change.name).description for change in changes],
         "hovertemplate": "%{y}: %{x:.3g} times<br>%{text}<extra></extra>",
     }
+
+
+def _whiskers(changes: Sequence[Change], color: str) -> dict[str, Any]:
+    """Return the intervals of ratios; one of which none is known has none."""
+    reach = [(change.ratio or 0.0, change.ratio_bounds) for change in changes]
+    above = [_significant(bounds[1] - ratio) if bounds else 0.0 for ratio, bounds in reach]
+    below = [_significant(ratio - bounds[0]) if bounds else 0.0 for ratio, bounds in reach]
+    known = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
+    return {"error_x": known | {"color": color}}
 
 
 def _significant(value: float) -> float:

@@ -6,18 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from kvsim.compare.change import (
-    Bounds,
-    Change,
-    Estimate,
-    Floats,
-    by_weight,
-    half_width,
-    independent,
-    paired,
-    sampled,
-)
+from kvsim.compare.change import Change, by_weight, independent, paired
 from kvsim.compare.pairs import LATENCIES, STATISTICS, Pairs, latency_changes, pairs_of
+from kvsim.compare.parts import Bounds, Estimate, Floats, mean_of
 from kvsim.compare.sides import Side
 from kvsim.metrics.catalog import latency_and_statistic
 from kvsim.metrics.latency import FINISHED
@@ -110,11 +101,7 @@ def _over_replications(base: Side, other: Side) -> tuple[dict[str, Change], int]
 
 def _known(values: Floats) -> Estimate | None:
     """Return the mean over replications; None if one of them doesn't have the figure."""
-    return None if np.isnan(values).any() else _mean_of(values)
-
-
-def _mean_of(values: Floats) -> Estimate:
-    return sampled(len(values), lambda kept: float(values[kept].mean()), len(values))
+    return None if np.isnan(values).any() else mean_of(values)
 
 
 # The same requests
@@ -139,7 +126,7 @@ def _rate_estimates(side: Side) -> dict[str, Estimate]:
         weights["goodput_requests_per_s"] = meets_bounds(requests, slo)[inside]
     length_s = window_ns / NS_PER_S / BATCHES
     return {
-        name: _mean_of(np.bincount(part, weight, BATCHES) / length_s)
+        name: mean_of(np.bincount(part, weight, BATCHES) / length_s)
         for name, weight in weights.items()
     }
 
@@ -182,5 +169,5 @@ def _alone(side: Side, of_first: bool) -> dict[str, tuple[float | None, Bounds |
 
 
 def _about(rate: Estimate) -> Bounds:
-    half = half_width(rate.value, rate.without)
-    return max(rate.value - half, 0.0), rate.value + half
+    low, high = rate.bounds(rate.value, rate.again)
+    return max(low, 0.0), high

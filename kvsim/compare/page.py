@@ -26,12 +26,14 @@ from kvsim.units import NS_PER_S
 
 METHOD = (
     "Runs that faced the same requests are compared request by request, and replications with the "
-    "same seed one by one. Intervals are of 95 %: each figure is taken again without one of 20 "
-    "batches of requests in a row (rates: of 20 equal parts of the time; or without one of the "
-    "replications), and what its difference then does tells how far to trust it. Requests that "
-    "follow each other resemble each other; in the same batch they don't count as independent. "
-    "A percentile with fewer than 10 requests beyond it has no interval. Independent runs: the "
-    "intervals of both are put together. A difference is sure if its interval excludes zero."
+    "same seed one by one. Intervals are of 95 %. A mean's difference is taken again without each "
+    "of 20 batches of requests in a row (a rate's without each of 20 equal parts of the time, or "
+    "of the replications), a percentile's on batches drawn by chance: how much it then changes "
+    "tells how far to trust it. Requests that follow each other resemble each other; in the same "
+    "batch they don't count as independent. A percentile with fewer than 10 requests beyond it has "
+    "no interval. Of independent runs the intervals of both are put together. A difference is "
+    "sure if its interval excludes zero; of many figures that don't differ, one in twenty looks "
+    "sure by chance."
 )
 
 

@@ -1,20 +1,18 @@
 """The same requests in two runs: which rows of their tables belong together, and what changed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.compare.change import Change, Estimate, Floats, paired, sampled
+from kvsim.compare.change import Change, paired
+from kvsim.compare.parts import Estimate, Floats, Ints, series_mean, series_percentiles
 from kvsim.compare.sides import Side
 from kvsim.metrics.latency import FINISHED, request_latency
 from kvsim.metrics.sample import Sample
 from kvsim.statistics import BATCHES
 from kvsim.tables import ChosenRows, Columns
-
-Ints = NDArray[np.int64]
 
 LATENCIES = ("ttft", "tpot", "e2e", "queue")
 STATISTICS = ("mean", "p50", "p95", "p99")
@@ -120,20 +118,25 @@ def _named(requests: Columns) -> Ints:
 
 def latency_changes(pairs: Pairs) -> dict[str, Change]:
     """Return what became of the statistics of each latency, by the names of the figures."""
-    found = {}
+    found: dict[str, Change] = {}
     for latency in LATENCIES:
-        samples = pairs.of(latency)
-        for statistic in STATISTICS:
-            name = f"{latency}_{statistic}_s"
-            found[name] = _change(name, statistic, *samples)
+        found |= _changes(latency, *pairs.of(latency))
     return found
 
 
-def _change(name: str, statistic: str, base_s: Floats, other_s: Floats) -> Change:
-    if not _tells(statistic, len(base_s)):
-        base, other = (Sample.of(sample).statistic(statistic) for sample in (base_s, other_s))
-        return Change(name, base, other)
-    return paired(name, _estimate(statistic, base_s), _estimate(statistic, other_s))
+def _changes(latency: str, base_s: Floats, other_s: Floats) -> dict[str, Change]:
+    told = [statistic for statistic in STATISTICS if _tells(statistic, len(base_s))]
+    estimates = zip(*(_estimates(told, series) for series in (base_s, other_s)), strict=True)
+    sample, sample_other = Sample.of(base_s), Sample.of(other_s)
+    found = {}
+    for statistic in STATISTICS:
+        name = f"{latency}_{statistic}_s"
+        if statistic in told:
+            found[name] = paired(name, *next(estimates))
+        else:
+            values = sample.statistic(statistic), sample_other.statistic(statistic)
+            found[name] = Change(name, values[0], values[1])
+    return found
 
 
 def _tells(statistic: str, count: int) -> bool:
@@ -144,21 +147,12 @@ def _tells(statistic: str, count: int) -> bool:
     return round(count * min(percent, 100 - percent) / 100) >= FEWEST_BEYOND
 
 
-def _estimate(statistic: str, series: Floats) -> Estimate:
-    if statistic == "mean":
-        return sampled(len(series), lambda kept: float(series[kept].mean()), BATCHES)
-    order = np.argsort(series, kind="stable")
-    return sampled(
-        len(series), partial(_percentile, series[order], order, float(statistic[1:])), BATCHES
-    )
-
-
-def _percentile(ranked: Floats, order: Ints, percent: float, kept: NDArray[np.bool_]) -> float:
-    """Return a percentile of some of the values, which are sorted: no need to sort again."""
-    values = ranked[kept[order]]
-    below, part = Sample.place(percent, len(values))
-    low, high = values[below], values[min(below + 1, len(values) - 1)]
-    return float(low + (high - low) * part)
+def _estimates(statistics: Sequence[str], series: Floats) -> list[Estimate]:
+    """Return statistics that a series tells; the mean is the first of them, if any is."""
+    if not statistics:
+        return []
+    percents = [float(name[1:]) for name in statistics if name != "mean"]
+    return [series_mean(series), *series_percentiles(series, percents)]
 
 
 @dataclass(frozen=True, slots=True)

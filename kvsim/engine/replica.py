@@ -191,7 +191,7 @@ class Replica:
     def slot_runs(self) -> SlotRuns:
         """Return what lies where in its KV cache, with the steps scheduled before this instant.
 
-        A sequence that is none of the running ones fills all slots that it asked for.
+        A sequence that is none of the running ones, as a declared prefix, fills all its slots.
         """
         self.catch_up()
         running = {request.number: request for request in self.scheduler.running.values()}

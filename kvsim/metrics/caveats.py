@@ -31,8 +31,9 @@ def _few(measured: float) -> str:
     """Tell of so few requests that their percentiles say little."""
     if not 0 < measured < FEW_REQUESTS:
         return ""
-    who = "Only one request was" if measured == 1 else f"Only {measured:,} requests were"
-    return f"{who} measured: high percentiles are in effect the slowest one."
+    if measured == 1:
+        return "Only one request was measured: its latencies stand for no other."
+    return f"Only {measured:,} requests were measured: high percentiles are in effect the slowest."
 
 
 def _left_out(figures: Figures) -> str:
@@ -57,7 +58,7 @@ def _overload(requests: Columns, context: RunContext) -> str:
     if context.horizon_ns <= AT_ONCE_NS:
         return ""
     until_ns = min(context.horizon_ns, context.end_ns or context.horizon_ns)
-    is_cut = until_ns < context.horizon_ns
+    is_cut = context.end_ns == until_ns
     quarters = [until_ns * quarter // 4 for quarter in (2, 3, 4)]
     waiting = [_waiting_at(requests, at_ns) for at_ns in quarters]
     arrival_ns = requests["arrival_ns"]

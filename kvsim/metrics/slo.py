@@ -186,11 +186,11 @@ def _overall(targets: list[Target], figures: Figures) -> tuple[bool | None, str]
 def _nothing_served(figures: Figures) -> str:
     """Say why; where all requests share one reason, what it means."""
     total = figures["requests_total"]
-    who, them, clients = f"all {total:,} were", "them", "their clients"
+    who, clients = f"all {total:,} were", "their clients"
     if total == 1:
-        who, them, clients = "the only one was", "it", "its client"
+        who, clients = "the only one was", "its client"
     reasons = {
-        "rejected": f"{who} rejected, since no server could ever hold {them}",
+        "rejected": f"{who} rejected, too long for max_model_len or the KV cache",
         "timed_out": f"{who} given up by {clients}",
         "unfinished": f"{who} still under way when the run was cut off",
     }

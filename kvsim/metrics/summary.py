@@ -54,7 +54,7 @@ COMPARED = (
     "unanswered_fraction",
     "failed_fraction",
 )
-_OBSERVED = "ttft_mean_s"  # hangs on the queue, whose memory is longest
+OBSERVED = "ttft_mean_s"  # hangs on the queue, whose memory is longest
 # Of these, those are left out that are zero, or unknown, in all variants.
 _IF_ANY = {
     "swapped_tokens",
@@ -192,12 +192,12 @@ def certainty(summary: Summary) -> str:
     if summary["replications"] > 1:
         count = summary["replications"]
         return f"Figures are means over {count} replications, with 95 % intervals by Student's t."
-    found = summary["uncertainty"].get(_OBSERVED)
+    found = summary["uncertainty"].get(OBSERVED)
     if found is None:
         return "So few requests don't tell how sure the figures are."
-    interval = format_range(_OBSERVED, found["low"], found["high"])
+    interval = format_range(OBSERVED, found["low"], found["high"])
     return (
-        f"{metric_of(_OBSERVED).label} lies within {interval} (95 %); the "
+        f"{metric_of(OBSERVED).label} lies within {interval} (95 %); the "
         f"{summary['figures']['requests_measured']:,} requests tell as much as about "
         f"{found['count']:,} independent ones."
     )

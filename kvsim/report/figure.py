@@ -73,6 +73,7 @@ class Section:
     charts: Sequence[Chart] = ()
     sentence: str = ""
     table: Table | None = None
+    memory_map: object = None  # what `memory_map.html.j2` shows
 
 
 def rounded(values: NDArray[np.float64], digits: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""What stands beside the verdict: what serves which load, for how much, how sure, by what margin."""
+"""What stands beside the verdict: what serves which load, at what cost, how sure, how close."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from kvsim.metrics.catalog import format_figure, format_number
 from kvsim.metrics.latency import FINISHED
-from kvsim.metrics.summary import Summary, certainty, estimate
+from kvsim.metrics.summary import OBSERVED, Summary, certainty, estimate
 from kvsim.report.figure import short_name
 from kvsim.report.inputs import Variant
 from kvsim.units import format_duration
@@ -185,9 +185,11 @@ def confidence(summary: Summary) -> str:
         "one side of their bounds.",
         False: f"The verdict is not sure: the 95 % interval of a target reaches across its bound; "
         f"{more}.",
-        None: f"It can't be said how sure the verdict is: too few requests are independent; {more}.",
+        None: f"How sure the verdict is can't be said: too few requests are independent; {more}.",
     }
-    return f"{said[verdict['certain']]} {certainty(summary)}"
+    is_known = summary["replications"] > 1 or OBSERVED in summary["uncertainty"]
+    words = said[verdict["certain"]]
+    return f"{words} {certainty(summary)}" if is_known else words
 
 
 def margin_bar(target: Mapping[str, Any]) -> MarginBar | None:

@@ -69,9 +69,10 @@ class Steps:
 
 def read_steps(steps: Columns, most: int) -> Steps:
     """Read the steps once, chunk by chunk, and choose at most so many to draw."""
-    times, choice = np.zeros((len(KINDS), _BINS, _TIMES), dtype=np.int32), _Choice(most)
+    times, choice = np.zeros((len(KINDS), _BINS, _TIMES), dtype=np.int64), _Choice(most)
     for chunk in chunks(steps, _READ):
-        tokens, duration_ns = chunk["prefill_tokens"] + chunk["decode_seqs"], chunk["duration_ns"]
+        tokens = np.maximum(chunk["prefill_tokens"] + chunk["decode_seqs"], 1)  # logarithms
+        duration_ns = np.maximum(chunk["duration_ns"], 1)
         kind = (chunk["prefill_tokens"] > 0) * (2 - (chunk["decode_seqs"] > 0))
         stratum = kind * _BINS + np.minimum(_bin(tokens, _TOKEN_BITS), _BINS - 1)
         np.add.at(times.reshape(-1), stratum * _TIMES + _bin(duration_ns, _TIME_BITS), 1)

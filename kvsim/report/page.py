@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 
 from kvsim.report import configuration, sections, uncertainty
+from kvsim.report.balance import balance
 from kvsim.report.figure import Chart, Section, Table
+from kvsim.report.fingerprint import fingerprint
 from kvsim.report.headline import facts
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.iterations import iterations
+from kvsim.report.memory_map import memory_map
 from kvsim.report.over_time import occupancy, preemptions
 from kvsim.report.queue_and_batch import queue_and_batch
 from kvsim.report.shell import render_page
@@ -29,8 +32,9 @@ def build_report(run: ReportInput) -> str:
         raise ValueError("a report needs at least one variant")
     drawn = _sections(run)
     charts = [chart for section in drawn for chart in section.charts]
+    scripts = ["memory_map.js"] if any(section.memory_map for section in drawn) else []
     return render_page(
-        "page.html.j2", charts, run=run, base=run.variants[0], drawn=drawn, **_tables(run)
+        "page.html.j2", charts, scripts, run=run, base=run.variants[0], drawn=drawn, **_tables(run)
     )
 
 
@@ -54,12 +58,15 @@ def _sections(run: ReportInput) -> list[Section]:
         ),
         *_drawn("memory", "Memory", "Where memory goes", where_memory_goes(run.variants)),
         Section("kv", "KV cache", "KV cache over time", [occupancy(run.variants, time)]),
+        *memory_map(run.variants),
         Section(
             "queue", "Queue", "Queue and batch over time", [queue_and_batch(run.variants, time)]
         ),
         *_drawn("iterations", "Iterations", "Engine steps", iterations(run.variants)),
         *_latency_section(run),
+        *_drawn("balance", "Balance", "Load of the replicas", balance(run.variants, time)),
         _preemption_section(run.variants, time),
+        *_given(fingerprint(run.variants[0])),
     ]
 
 
@@ -82,6 +89,10 @@ def _drawn(key: str, short: str, title: str, *charts: Chart | None) -> list[Sect
     """Return a section of the charts that there are, if any."""
     found = [chart for chart in charts if chart]
     return [Section(key, short, title, found)] if found else []
+
+
+def _given(section: Section | None) -> list[Section]:
+    return [section] if section else []
 
 
 def _preemption_section(variants: Sequence[Variant], time: TimeAxis) -> Section:

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"(?<![&#\w])\d[\d.,]* (?:%|×|µs|ms|s|min|h|days|years|[KMGT]iB)(?![\w])")
 
 
-def render_page(template: str, charts: Sequence[Chart], **values: object) -> str:
+def render_page(
+    template: str, charts: Sequence[Chart], scripts: Sequence[str] = (), **values: object
+) -> str:
     """Return a page: one file of HTML that opens from disk and asks the network for nothing.
 
     Args:
         template: Name of a template of this package that extends `shell.html.j2`; a script of the
             same name, `NAME.js` for `NAME.html.j2`, comes after that of all pages.
         charts: What the page's script draws, all charts of the page.
+        scripts: Names of further scripts of this package, which come last.
         values: What the template shows.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -39,6 +42,7 @@ def render_page(template: str, charts: Sequence[Chart], **values: object) -> str
     )
     environment.filters["unbroken"] = _unbroken
     plotly, script = plotly_script() if charts else "", _asset("page.js") + _own_script(template)
+    script += "".join(map(_asset, scripts))
     return environment.get_template(template).render(
         version=__version__,
         style=_asset("style.css"),

@@ -16,6 +16,7 @@ import numpy as np
 import kvsim
 from kvsim.engine.recorder import Sink
 from kvsim.errors import InputError, Problem
+from kvsim.memory_map import write_memory_map
 from kvsim.metrics.catalog import METRICS
 from kvsim.metrics.summary import Summary, summarize, with_replications
 from kvsim.rundir.read import (
@@ -52,11 +53,13 @@ class Ran:
 
     Attributes:
         run: What is on disk.
+        variants: As resolved, the base first.
         requests: What all variants faced.
         simulated: Totals by variant.
     """
 
     run: Run
+    variants: Mapping[str, ResolvedVariant]
     requests: RequestTable
     simulated: Mapping[str, Simulated]
 
@@ -106,7 +109,17 @@ def run_into(
     }
     _write_json(folder / MANIFEST, about | {"command": command})
     _write_json(folder / SUMMARY, summaries)
-    return Ran(open_run(folder), requests, simulated)
+    return Ran(open_run(folder), variants, requests, simulated)
+
+
+def with_memory_map(ran: Ran, folder: Path) -> Run:
+    """Write the tables of the memory map, which the report shows, to where the run is by now.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    write_memory_map(folder, ran.variants, ran.requests, ran.run.tables, ran.simulated)
+    return open_run(folder)
 
 
 def _notes(

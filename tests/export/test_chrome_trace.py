@@ -14,10 +14,11 @@ from kvsim.tables import EVENT_KINDS, OUTCOMES
 from tests.export.conftest import HOSTILE
 from tests.export.trace_format import check, parsed
 
+WHOLE = Span()
 NS = Decimal("0.001")  # of a microsecond
 
 
-def text_of(run, variants=("base",), span=Span()):
+def text_of(run, variants=("base",), span=WHOLE):
     file = io.StringIO()
     count = write_chrome_trace(run, file, list(variants), span)
     assert count == file.getvalue().count('\n{"ph"')
@@ -27,7 +28,7 @@ def text_of(run, variants=("base",), span=Span()):
 KNOWN = {}
 
 
-def events_of(run, variant="base", span=Span()):
+def events_of(run, variant="base", span=WHOLE):
     key = run.folder, variant, span
     if key not in KNOWN:
         KNOWN[key] = parsed(text_of(run, [variant], span))

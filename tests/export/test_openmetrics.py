@@ -18,10 +18,11 @@ from kvsim.tables import EVENT_KINDS, OUTCOMES
 from tests.export.conftest import HOSTILE
 
 S = 10**9
+AT_THE_END = Sampling()
 FINISHED = OUTCOMES.index("finished")
 
 
-def text_of(run, variants=("base",), sampling=Sampling()):
+def text_of(run, variants=("base",), sampling=AT_THE_END):
     file = io.StringIO()
     lines = write_openmetrics(run, file, list(variants), sampling)
     assert file.getvalue().count("\n") == lines

@@ -124,7 +124,7 @@ def test_any_percentile_can_be_a_target(verdict):
             [failed("rejected")] * 2,
             {"ttft_p99_s": 1.0},
             False,
-            "No request finished: all 2 were rejected, since no server could ever hold them.",
+            "No request finished: all 2 were rejected, too long for max_model_len or the KV cache.",
         ),
         (
             [failed("rejected"), failed("timed_out")],

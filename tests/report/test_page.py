@@ -83,11 +83,14 @@ def test_answer_comes_first_then_the_promised_order(run, page):
     expected = [
         "verdict",
         "variants",
+        "time",
+        "memory",
         "kv",
         "queue",
+        "iterations",
         "latency",
-        "steps",
         "preemptions",
+        "workload",
         "trust",
         "inputs",
     ]
@@ -106,7 +109,7 @@ def test_every_figure_of_the_summary_is_on_the_page(run, page):
 def test_targets_inputs_and_reproduction_are_told(page):
     for words in ("TTFT p99", "40 ms", "Speculative decoding", "kv_cache.kind", "paged"):
         assert words in page.text
-    for words in ("kvsim run scenarios/chat.yaml", "0f0f0f", "Weights", "interpolated"):
+    for words in ("kvsim run scenarios/chat.yaml", "0f0f0f", "weights", "interpolated"):
         assert words in page.text
 
 

@@ -226,15 +226,10 @@ class HybridPool:
         """Return the blocks of all tables of all groups, but those that windows have passed."""
         tables = []
         for seq, own in self._sequences.items():
-            computed_tokens, final_tokens = filled(seq)
-            computed_tokens = min(computed_tokens, own.length_tokens)
+            fill = filled(seq)
             for group, table, passed in zip(self._groups, own.tables, own.passed, strict=True):
-                size, first_tokens = group.block_size, passed * group.block_size
-                tables.append(
-                    BlockTable(
-                        table[passed:], seq, first_tokens, computed_tokens, final_tokens, size
-                    )
-                )
+                size = group.block_size
+                tables.append(BlockTable(table[passed:], seq, passed * size, *fill, size))
         blocks = range(1, 1 + self._num_blocks)
         return runs_of_blocks(tables, self._blocks.findable_free(), blocks, self.block_tokens)
 

@@ -290,13 +290,15 @@ class PagedPool:
         return self._tables[seq][index] * self._block_size + offset
 
     def slot_runs(self, filled: Filled) -> SlotRuns:
-        """Return the blocks of all tables; those that are owed will be the next free ones."""
+        """Return the blocks of all tables.
+
+        Of those that are owed nobody knows whose they are, or how full: the next free ones count
+        as held, by nobody.
+        """
         size = self._block_size
-        tables = []
-        for seq, table in self._tables.items():
-            computed_tokens, final_tokens = filled(seq)
-            computed_tokens = min(computed_tokens, len(table) * size - self._spare[seq])
-            tables.append(BlockTable(table, seq, 0, computed_tokens, final_tokens, size))
+        tables = [
+            BlockTable(table, seq, 0, *filled(seq), size) for seq, table in self._tables.items()
+        ]
         if owed := self.owed_blocks:
             tables.append(BlockTable(self.free_queue()[:owed], NOBODY, 0, owed * size, 0, size))
         blocks = range(self._first_block, self._first_block + self._num_blocks)
