@@ -2,13 +2,21 @@
 
 import shlex
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvsim.cli.crew import Dask, Jobs, crew
 from kvsim.errors import InputError
+
+if TYPE_CHECKING:
+    from kvsim.rundir.read import Run
+    from kvsim.scenario.load import ScenarioFile
+    from kvsim.study.tasks import Crew
+
+BUDGET_S = 60.0  # of the search for advice
 
 
 def run(
@@ -32,6 +40,12 @@ def run(
         Path | None,
         typer.Option(help="Write what reached the base's servers as a trace (Parquet), to replay."),
     ] = None,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Find what to change next, by searches for capacity.")
+    ] = False,
+    advise_budget_s: Annotated[
+        float, typer.Option(min=0, help="Seconds for that; no change is begun after them.")
+    ] = BUDGET_S,
 ) -> None:
     """Simulate a scenario: does it meet its targets, by what margin, what limits it?
 
@@ -53,6 +67,8 @@ def run(
 
     variants = resolve_all(file)
     requests = draw_requests(file, variants)
+    if advise:
+        _refuse_without_capacity(file)
 
     from kvsim.cli.progress import progress_of
     from kvsim.cli.verdict import as_text
@@ -69,13 +85,15 @@ def run(
                 with crew(jobs, dask) as workers:
                     return further_replications(file, list(variants), count, workers, tell=tell)
 
-            again = [] if replications is None else ["--replications", str(replications)]
-            command = shlex.join(["kvsim", "run", str(scenario), *again])
+            command = _command(scenario, replications, advise_budget_s if advise else None)
             result = run_into(folder, file, variants, requests, progress, further, command)
+        finished = result.run
+        if advise:
+            finished = _advised(file, finished, crew(jobs, dask), advise_budget_s)
         if report:
             from kvsim.report.run import write_report
 
-            write_report(result.run)
+            write_report(finished)
         if save_trace is not None:
             from kvsim.rundir.write import sent_in
             from kvsim.workload.traces.own import write_trace
@@ -84,10 +102,47 @@ def run(
     if json:
         print((target / SUMMARY).read_text(encoding="utf-8"), end="")
     else:
-        print(as_text(result.run, target, report))
-    verdict = result.run.summaries[BASE]["verdict"]
+        print(as_text(finished, target, report))
+    verdict = finished.summaries[BASE]["verdict"]
     meets = verdict["met"] or not (file.base.slo or file.base.class_slos)
     raise typer.Exit(0 if meets else 1)
+
+
+def _command(scenario: Path, replications: int | None, advise_budget_s: float | None) -> str:
+    """Return what reproduces the run, without options that have their usual value."""
+    words = ["kvsim", "run", str(scenario)]
+    words += [] if replications is None else ["--replications", str(replications)]
+    words += [] if advise_budget_s is None else ["--advise"]
+    if advise_budget_s not in {None, BUDGET_S}:
+        words += ["--advise-budget-s", f"{advise_budget_s:g}"]
+    return shlex.join(words)
+
+
+def _refuse_without_capacity(file: "ScenarioFile") -> None:
+    from kvsim.studies.advice.search import refuse_unanswerable
+
+    refuse_unanswerable(file)
+
+
+def _advised(
+    file: "ScenarioFile", run: "Run", workers: AbstractContextManager["Crew"], budget_s: float
+) -> "Run":
+    """Find what to change next, with a bar on stderr if it is a terminal; write it to the run."""
+    from kvsim.cli.progress import counted
+    from kvsim.rundir.write import write_advice
+    from kvsim.scenario.schema import BASE
+    from kvsim.studies.advice.answer import rows_of
+    from kvsim.studies.advice.search import find_advice
+
+    with counted("capacities") as counted_so:
+
+        def tell(done: int, of: int, words: str) -> None:
+            if counted_so:
+                counted_so(done, of, f"capacities, now {words}")
+
+        with workers as at_work:
+            advice = find_advice(file, run.summaries[BASE], at_work, budget_s, tell)
+    return write_advice(run, rows_of(advice))
 
 
 def _refuse_trace_at(path: Path, target: Path, read: Sequence[Path]) -> None:

@@ -1,14 +1,18 @@
 """The answer in the terminal: verdict first, then variants side by side, then where things are."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kvsim.cli.text import aligned, wrapped
-from kvsim.metrics.catalog import format_figure, format_range
+from kvsim.metrics.catalog import format_figure, format_number, format_range
 from kvsim.metrics.classes import all_targets, class_table, met_word
 from kvsim.metrics.summary import certainty, compare
+from kvsim.report import advice
 from kvsim.rundir.read import REPORT, Run
 from kvsim.scenario.schema import BASE
 from kvsim.units import format_duration
+
+_MOST_CHANGES = 5  # that are shown
 
 
 def as_text(run: Run, target: Path, with_report: bool) -> str:
@@ -17,6 +21,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
     blocks = [
         wrapped(base["verdict"]["sentence"]),
         wrapped("Limit: " + base["limits"]["sentence"]),
+        _advice(run.advice),
         _targets(run),
         wrapped(certainty(base)),
         _side_by_side(run),
@@ -26,6 +31,41 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
         _places(run, target, with_report),
     ]
     return "\n\n".join(block for block in blocks if block)
+
+
+def _advice(rows: Sequence[advice.Row]) -> str:
+    """Show what to change next, the largest effects in a table; nothing if nobody asked."""
+    if not rows:
+        return ""
+    said = [wrapped(f"{advice.TITLE}: {advice.finding(rows)}")]
+    base, seen = advice.base_of(rows), advice.looked_at(rows)
+    if seen:
+        unit = base["unit"]
+        head = ["", "load", "interval", unit, "GPUs", "USD/Mtok"]
+        cells = [_advice_cells(row) for row in (base, *seen[:_MOST_CHANGES])]
+        said.append(aligned([head, *cells]))
+    more = len(seen) - _MOST_CHANGES
+    counts = [
+        (more, "with less effect"),
+        (len(advice.not_looked_at(rows)), "not looked at, the time was up"),
+        (len(advice.declined(rows)), "not tried"),
+    ]
+    others = ", ".join(f"{count} {words}" for count, words in counts if count > 0)
+    return "\n\n".join([*said, *([wrapped(f"Other changes: {others}.")] if others else [])])
+
+
+def _advice_cells(row: advice.Row) -> list[str]:
+    """Return the cells of a change, without units."""
+    ratio, gpus = row["ratio"], row["gpus"]
+    usd = row["usd_per_million_output_tokens"]
+    return [
+        row["change"],
+        "–" if ratio is None else f"{ratio:.3g} x",
+        advice.between(row) if row["key"] != "base" else "",
+        "none" if row["capacity"] is None else format_number(row["capacity"]),
+        "–" if gpus is None else f"{gpus:,.0f}",
+        "–" if usd is None else f"{usd:,.2f}",
+    ]
 
 
 def _targets(run: Run) -> str:

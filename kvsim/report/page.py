@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kvsim.report import sections, uncertainty
+from kvsim.report.advice import advice_section
 from kvsim.report.figure import Section, Table
 from kvsim.report.inputs import ReportInput, Variant
 from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
@@ -23,10 +24,11 @@ def build_report(run: ReportInput) -> str:
     """
     if not run.variants:
         raise ValueError("a report needs at least one variant")
-    drawn = _sections(run)
-    charts = [chart for section in drawn for chart in section.charts]
+    drawn, advice = _sections(run), advice_section(run.advice)
+    charts = [chart for section in (*advice, *drawn) for chart in section.charts]
+    base = run.variants[0]
     return render_page(
-        "page.html.j2", charts, run=run, base=run.variants[0], drawn=drawn, **_tables(run)
+        "page.html.j2", charts, run=run, base=base, advice=advice, drawn=drawn, **_tables(run)
     )
 
 

@@ -19,6 +19,7 @@ from kvsim.errors import InputError, Problem
 from kvsim.metrics.catalog import METRICS
 from kvsim.metrics.summary import Summary, summarize, with_replications
 from kvsim.rundir.read import (
+    ADVISED,
     ALSO,
     ALWAYS,
     FORMAT,
@@ -33,8 +34,8 @@ from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
 from kvsim.scenario.variant import ResolvedVariant, scenario_hash
 from kvsim.simulate import Simulated, run_context, simulate
-from kvsim.table_files import TableWriter, write_figures
-from kvsim.tables import Column, tables_of
+from kvsim.table_files import Facts, TableWriter, write_facts, write_figures
+from kvsim.tables import ADVICE, Column, tables_of
 from kvsim.workload.parameters import file_digests
 from kvsim.workload.replay import as_sent
 from kvsim.workload.requests import RequestTable
@@ -247,6 +248,16 @@ def _write_replications(path: Path, replicated: Mapping[str, Sequence[Summary]])
     rows = [replicated[name][number]["figures"] for name, number in places]
     columns = [Column(name, metric.unit, metric.description) for name, metric in METRICS.items()]
     write_figures(path, places, columns, rows)
+
+
+def write_advice(run: Run, rows: Sequence[Facts]) -> Run:
+    """Write what `kvsim.studies.advice` found beside a run, and return the run with it.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    write_facts(run.folder / ADVISED, ADVICE, rows)
+    return open_run(run.folder)
 
 
 def _write_json(path: Path, value: Any) -> None:
