@@ -20,8 +20,9 @@ Row = Mapping[str, Any]
 
 TITLE = "What to change next"
 _ROW_PX = 34
-_HEADER = ["Change", "Load that fits", "Interval", "Capacity", "Interval", "GPUs", "Cost per hour"]
-_HEADER += ["Per million output tokens", "Limits next", "What to know"]
+_HEADER = ["Change", "Load that fits", "Interval", "Capacity", "GPUs", "Cost per hour"]
+_HEADER += ["Per million output tokens", "What limits it next, and what the numbers rest on"]
+_NUMBERS = ["Change", "Set", "Times the load", "Interval", "Capacity", "Interval", "Simulations"]
 
 
 def base_of(rows: Sequence[Row]) -> Row:
@@ -138,14 +139,11 @@ def money(row: Row, figure: str) -> str:
 
 
 def what_to_know(row: Row) -> str:
-    """Return what is set, what the prices rest on, and what no simulation tells."""
-    parts = [
-        f"Set {row['settings']}." if row["settings"] else "",
-        f"Step times: {row['basis']}." if row["basis"] else "",
-        row["why"],
-        row["caveat"],
-    ]
-    return " ".join(part for part in parts if part)
+    """Return what limits a change next, what its prices rest on, what no simulation tells."""
+    limits = ": ".join(part for part in (row["limited_by"], row["limit"]) if part)
+    basis = f"Step times: {row['basis']}" if row["basis"] else ""
+    sentences = [f"{one.removesuffix('.')}." for one in (limits, basis, row["why"]) if one]
+    return " ".join([*sentences, row["caveat"]]).strip().replace(" %", "\u00a0%")
 
 
 def left_out(rows: Sequence[Row]) -> str:
@@ -161,17 +159,12 @@ def left_out(rows: Sequence[Row]) -> str:
     return " ".join(said)
 
 
-def limits_next(row: Row) -> str:
-    """Name the target that sets the capacity, and what requests wait for there."""
-    return ": ".join(part for part in (row["limited_by"], row["limit"]) if part) or "–"
-
-
 def confidence_words(rows: Sequence[Row]) -> str:
     """Say what the intervals are."""
     known = [row["confidence"] for row in rows if row["confidence"] is not None]
     if known:
         return f"{100 * known[0]:g} % intervals"
-    return "what the search did not tell apart"
+    return "intervals as narrow as the search"
 
 
 def _two_digits(value: float) -> str:
@@ -192,20 +185,11 @@ def advice_section(rows: Sequence[Row]) -> list[Section]:
     charts = _charts(rows)
     about = (
         "Each change alone, found by a search for the highest load that meets the SLO; all "
-        f"searches face the same draws. Intervals are {confidence_words(rows)}; costs and limits "
+        f"searches face the same draws. Numbers have {confidence_words(rows)}; costs and limits "
         "are those at capacity."
     )
-    sentences = [about] if charts else [finding(rows), about]
-    return [
-        Section(
-            "advice",
-            "Advice",
-            TITLE,
-            charts,
-            " ".join([*sentences, left_out(rows)]).strip(),
-            table(rows),
-        )
-    ]
+    said = about if charts else f"{finding(rows)} {left_out(rows)}".strip()
+    return [Section("advice", "Advice", TITLE, charts, said, table(rows))]
 
 
 def table(rows: Sequence[Row]) -> Table | None:
@@ -223,11 +207,9 @@ def _cells(row: Row) -> list[str]:
         times(row) if not is_base else "1 times" if row["ratio"] else "–",
         between(row) if not is_base else "",
         capacity(row),
-        between(row, "capacity"),
         "–" if row["gpus"] is None else f"{row['gpus']:,.0f}",
         money(row, "usd_per_hour"),
         money(row, "usd_per_million_output_tokens"),
-        limits_next(row),
         what_to_know(row),
     ]
 
@@ -248,18 +230,15 @@ def _charts(rows: Sequence[Row]) -> list[Chart]:
             shapes=[_as_it_is()],
         ),
     }
-    numbers = [
-        [row["change"], *map(_number, (row["ratio"], row["ratio_low"], row["ratio_high"]))]
-        for row in known
-    ]
     chart = Chart(
         "advice-ratios",
         finding(rows).removesuffix("."),
         "Highest load that meets the SLO, over that of the scenario as it is (dashed line); lines "
-        f"are {confidence_words(rows)}. Circles take no more GPUs, diamonds do.",
+        f"are {confidence_words(rows)}. Circles take no more GPUs than now, diamonds do.",
         f"Ratios of {len(known)} changes, the largest on top.",
         figure,
-        Table(["Change", "times the load", "low end", "high end"], numbers),
+        Table(_NUMBERS, [_numbers(row) for row in (base, *known)]),
+        note=left_out(rows),
     )
     return [chart]
 
@@ -298,5 +277,13 @@ def _as_it_is() -> dict[str, Any]:
     return {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": line}
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+def _numbers(row: Row) -> list[str]:
+    return [
+        row["change"],
+        row["settings"] or "–",
+        "–" if row["ratio"] is None else f"{row['ratio']:.3g}",
+        between(row) if row["key"] != "base" else "",
+        capacity(row),
+        between(row, "capacity"),
+        f"{row['simulations']:,.0f}",
+    ]

@@ -71,9 +71,9 @@ def _row(change: Change, **known: object) -> Facts:
 def _seen_row(seen: Seen, base: Seen, unit_factor: float | None) -> Facts:
     answer, summary = seen.answer, seen.summary
     low, capacity, high = capacity_of(answer)
-    ratio_low, ratio, ratio_high = (
-        ratio_of(answer, base.answer) if seen is not base else (1.0, 1.0, 1.0)
-    )
+    ratio_low, ratio, ratio_high = ratio_of(answer, base.answer)
+    if seen is base and ratio is not None:
+        ratio_low, ratio_high = 1.0, 1.0
     unit, factor = (answer.unit, 1.0) if unit_factor is None else ("requests/s", unit_factor)
     return _row(
         seen.change,
