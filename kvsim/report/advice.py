@@ -61,8 +61,10 @@ def finding(rows: Sequence[Row]) -> str:
 
 
 def _nothing_seen(base: Row, late: Sequence[Row]) -> str:
-    if base["outcome"] == "late" or late:
-        return f"Nothing was compared: {(late[0] if late else base)['why']}."
+    if base["outcome"] == "late":
+        return f"Nothing was compared: {base['why']}."
+    if late:
+        return f"Nothing was compared: {late[0]['why']}."
     if base["outcome"] == "at_least":
         return "There is nothing to change: no load that was tried misses the SLO."
     return "There is nothing to compare: no change can be tried."

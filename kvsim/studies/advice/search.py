@@ -16,7 +16,13 @@ from kvsim.scenario.resolve import resolve_all
 from kvsim.scenario.schema import BASE
 from kvsim.studies.advice.candidates import Change, Declined, Evidence, candidates_of
 from kvsim.studies.capacity.answer import CapacityAnswer
-from kvsim.studies.capacity.search import Options, ask, find_capacity, pilot_of
+from kvsim.studies.capacity.search import (
+    Options,
+    ask,
+    find_capacity,
+    pilot_of,
+    replications_differ,
+)
 from kvsim.studies.capacity.simulation import Ask, Question
 from kvsim.study.point import Point, make_ready, run_ready
 from kvsim.study.tasks import Crew, Failure, Work, run_tasks
@@ -26,6 +32,7 @@ AS_IT_IS = Change("base", "as it is", {})
 # Rough searches: what is asked is a ratio within a tenth. On the scenarios that ship a search takes
 # 1 to 10 s; one to a twentieth, as `kvsim capacity` does it, takes a minute where queues are long.
 _ROUGH = Options(precision=0.05, max_replications=8, step=1.2, longer=3)
+_EXACT = 0.015  # precision where nothing is random, and a load is simulated once
 _LONGER = 4  # pilots that the run at the capacity is long, so that its filling hardly counts
 
 Tell = Callable[[int, int, str], None]  # scenarios done, of how many at most; which one is next
@@ -140,13 +147,15 @@ def _look(
     if left_s <= 0:
         return None
     options = replace(_ROUGH, changes=change.changes, first=first, budget_s=left_s)
+    question = ask(file, options)
+    if not replications_differ(question):
+        options = replace(options, precision=_EXACT)
     answer = find_capacity(file, options, crew)
     if time.monotonic() > deadline:  # what a search does in haste depends on this machine
         return None
     seen = Seen(change, answer, None, 0)
     if seen.capacity is None:
         return seen
-    question = ask(file, options)
     pilot = pilot_of(question)
     requests = None if pilot is None else _LONGER * pilot
     work = Work(_figures_at, question)
