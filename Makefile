@@ -52,6 +52,7 @@ $(VENV)/.run $(VENV)/.bench $(VENV)/.test $(VENV)/.lint: pyproject.toml requirem
 	@echo "Installing kvsim$(EXTRA) in $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint requirements.lock --editable '.$(EXTRA)'
+	@$(BIN)/python -m compileall -q kvsim  # else whoever keeps no bytecode compiles at each start
 	@touch $@
 
 $(BIN)/python:

@@ -188,6 +188,17 @@ def write_figures(
     pq.write_table(table, path, compression="lz4")
 
 
+def read_figures(path: Path, variant: str, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Read figures of one variant as `write_figures` wrote them: NaN where there is none.
+
+    Each array has shape (replications,).
+    """
+    with pq.ParquetFile(path) as file:
+        table = file.read([VARIANT, *names], use_threads=False).to_pydict()
+    mine = [name == variant for name in table[VARIANT]]
+    return {name: np.array(table[name], dtype=np.float64)[mine] for name in names}
+
+
 Facts = Mapping[str, Any]  # a row of texts and numbers
 
 

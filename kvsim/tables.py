@@ -36,6 +36,8 @@ EVENT_KINDS = (
     *("preempted", "resumed", "rejected", "evicted", "compacted"),
     *("swapped_out", "swapped_in", "delayed"),
 )
+# What a KV slot is used for; `steps` has a column kv_USE_tokens of each.
+SLOT_USES = ("held", "to_come", "inside", "rounding", "holes", "reusable", "free")
 
 REQUESTS = (
     Column("request", "count", "Number of the request as it was drawn, from 0; retries come after"),
@@ -146,7 +148,41 @@ ADVICE = (
     Column("simulations", "count", "So many simulations found it"),
 )
 
+MEMORY_LOOKS = (
+    Column("time_ns", "ns", "When the KV cache of the first replica was looked at"),
+    *(
+        Column(f"{use}_tokens", "tokens", "KV slots: " + words)
+        for use, words in zip(
+            SLOT_USES,
+            (
+                *("that hold tokens", "taken for tokens that will still come"),
+                *("taken that no token will ever fill", "lost to rounding up"),
+                *("free, in holes smaller than the reservation last asked for",),
+                *("free, with a prefix that can be found", "free otherwise"),
+            ),
+            strict=True,
+        )
+    ),
+    Column("holes", "count", "Runs of neighboring slots that are free, usable or not"),
+    Column("largest_hole_tokens", "tokens", "The longest of them"),
+)
+
+MEMORY_MAP = (
+    Column("time_ns", "ns", "When the KV cache of the first replica was looked at"),
+    Column("start", "slots", "First slot of a run of neighboring slots"),
+    Column("length", "slots", "Its slots"),
+    Column("use", "code", "What they are used for; of cells, what most of them are", SLOT_USES),
+    Column("request", "count", "Request that has them; -1 if none, or several, do"),
+)
+
 TABLES: Mapping[str, tuple[Column, ...]] = {"requests": REQUESTS, "steps": STEPS, "events": EVENTS}
+
+
+# The memory map: what lies where in the KV cache; not every run has it.
+MAP_TABLES: Mapping[str, tuple[Column, ...]] = {
+    "memory_looks": MEMORY_LOOKS,
+    "memory_map": MEMORY_MAP,
+}
 
 
 def tables_of(class_names: tuple[str, ...]) -> dict[str, tuple[Column, ...]]:

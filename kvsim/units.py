@@ -38,6 +38,7 @@ def format_duration(seconds: float) -> str:
     """Show a time with three digits: `850 µs`, `12.3 ms`, `4.56 s`, `31.5 min`, `12 days`."""
     if not seconds:
         return "0 s"
-    fitting = (unit for unit in _DURATIONS if abs(seconds) >= unit[0])
+    shown = abs(float(f"{seconds:.3g}"))  # 999.9 ms is 1 s
+    fitting = (unit for unit in _DURATIONS if shown >= unit[0])
     _, size, in_one, name = next(fitting, _DURATIONS[-1])
     return f"{seconds * in_one / size:.3g} {name}"

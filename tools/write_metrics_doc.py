@@ -3,8 +3,16 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from kvsim.metrics.catalog import LATENCIES, METRICS, SHARE_METRICS, STATISTICS, latency_metric
+from kvsim.metrics.catalog import (
+    LATENCIES,
+    METRICS,
+    PHASE_METRICS,
+    SHARE_METRICS,
+    STATISTICS,
+    latency_metric,
+)
 from kvsim.metrics.definitions import BATCH, KV, REQUESTS, THROUGHPUT, WAITING, Metric
+from kvsim.metrics.phases import BAND
 from kvsim.statistics import BATCHES
 
 DOC = Path(__file__).parents[1] / "docs" / "metrics.md"
@@ -23,6 +31,11 @@ Written by `tools/write_metrics_doc.py` from `kvsim/metrics/definitions.py` and 
 - `classes`: verdict and figures of each class of traffic.
 - `limits`: what limits the run, in one sentence and in shares of time (last table). If requests
   wait in less than 1 % of the busy time, no queue is called the limit.
+- `phases`: where the time of requests goes, for the median (`p50`) and the 95th percentile (`p95`)
+  by E2E latency: `requests`, `e2e_s`, and seconds in each phase, which add up to it. Each is the
+  mean over the finished, measured requests within {100 * BAND:g} % of their number around that
+  rank, and at least the nearest one. Empty if no request finished; `stalled_s` is `null` where
+  steps have no price.
 - `figures`: the metrics below, `null` where there is no such value; of the first replication.
 - `replications`: how many there are.
 - `uncertainty`: `mean`, `low`, `high` and `count` of each figure of which it is known.
@@ -79,6 +92,7 @@ def render() -> str:
         "Latency": latencies,
         "KV cache": KV,
         "Steps and batch": (*BATCH, *WAITING),
+        "Phases of a request": tuple(PHASE_METRICS.values()),
         "Shares of time": tuple(SHARE_METRICS.values()),
     }
     tables = [f"## {title}\n\n{_table(metrics)}" for title, metrics in sections.items()]

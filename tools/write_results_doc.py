@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
-from kvsim.tables import TABLES, Column
+from kvsim.tables import MAP_TABLES, TABLES, Column
 
 DOC = Path(__file__).parents[1] / "docs" / "results.md"
+
+ALL = {**TABLES, **MAP_TABLES}
 
 INTRODUCTION = """\
 # What a run leaves behind
@@ -21,6 +23,8 @@ run in its place is replaced; anything else is left alone.
 | `requests.parquet` | one row a request of each variant, whatever became of it |
 | `steps.parquet` | one row an engine iteration of each replica |
 | `events.parquet` | preemptions, rejections, compactions |
+| `memory_looks.parquet` | with a report: what the first KV cache held at 100 instants, in sum |
+| `memory_map.parquet` | with a report: what lay where in it at these instants |
 | `replications.parquet` | one row a replication of each variant: its [figures](metrics.md) |
 | `summary.json` | for each variant verdict, limits, [figures](metrics.md), and how sure they are |
 | `report.html` | the same to look at: one file, no network |
@@ -54,12 +58,12 @@ with the column `variant`. Units and descriptions are part of the Parquet schema
 def main() -> None:
     """Write the page."""
     DOC.write_text(render(), encoding="utf-8")
-    print(f"{DOC.name}: {', '.join(TABLES)}")
+    print(f"{DOC.name}: {', '.join(ALL)}")
 
 
 def render() -> str:
     """Return the page as Markdown."""
-    tables = [f"## {name}.parquet\n\n{_table(columns)}" for name, columns in TABLES.items()]
+    tables = [f"## {name}.parquet\n\n{_table(columns)}" for name, columns in ALL.items()]
     return "\n".join((INTRODUCTION, *tables))
 
 

@@ -16,8 +16,8 @@ from kvsim.metrics.catalog import METRICS, format_figure, format_range
 from kvsim.metrics.classes import all_targets, met_word
 from kvsim.metrics.summary import Summary, certainty, compare, estimate
 from kvsim.report.figure import Table
-from kvsim.rundir.read import REPLICATIONS, Run, open_run
-from kvsim.rundir.write import Further, new_directory, run_into
+from kvsim.rundir.read import REPLICATIONS
+from kvsim.rundir.write import Further, Ran, new_directory, run_into, with_memory_map
 from kvsim.scenario.load import with_replications
 from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
@@ -80,7 +80,7 @@ def run(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return RunResult(ran.run)
+    return RunResult(ran)
 
 
 def _command(scenario: object, replications: int | None) -> str:
@@ -95,9 +95,9 @@ class RunResult:
         summary: By variant, what `summary.json` holds; see docs/metrics.md.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run, self._folder = run, run.folder
-        self._cleaner = weakref.finalize(self, shutil.rmtree, run.folder, ignore_errors=True)
+    def __init__(self, ran: Ran) -> None:
+        self._ran, self._run, self._folder = ran, ran.run, ran.run.folder
+        self._cleaner = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     @property
     def summary(self) -> Mapping[str, Summary]:
@@ -168,7 +168,7 @@ class RunResult:
             if report:
                 from kvsim.report.run import write_report
 
-                write_report(open_run(new))
+                write_report(with_memory_map(self._ran, new))
         return target
 
     def __repr__(self) -> str:

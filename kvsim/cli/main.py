@@ -16,7 +16,9 @@ import typer
 from kvsim.cli.calibrate import calibrate
 from kvsim.cli.capacity import capacity
 from kvsim.cli.catalog import catalog
+from kvsim.cli.compare import compare
 from kvsim.cli.conform import conform
+from kvsim.cli.export import export
 from kvsim.cli.init import init
 from kvsim.cli.memory import memory
 from kvsim.cli.paper import paper
@@ -43,6 +45,8 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(report)
+app.command()(export)
+app.command()(compare)
 app.command()(capacity)
 app.command()(init)
 app.command()(sweep)

@@ -2,21 +2,17 @@
 
 import shlex
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsim.cli.advice import BUDGET_S, refuse_without_capacity, with_advice
 from kvsim.cli.crew import Dask, Jobs, crew
 from kvsim.errors import InputError
 
 if TYPE_CHECKING:
     from kvsim.rundir.read import Run
-    from kvsim.scenario.load import ScenarioFile
-    from kvsim.study.tasks import Crew
-
-BUDGET_S = 60.0  # of the search for advice
 
 
 def run(
@@ -26,6 +22,9 @@ def run(
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, keyed by variant.")
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a summary for a pull request or chat.")
     ] = False,
     replications: Annotated[
         int | None,
@@ -55,6 +54,8 @@ def run(
     from kvsim.scenario.load import load_scenario, with_replications
     from kvsim.workload.parameters import files_read
 
+    if json and markdown:
+        raise InputError("--json and --markdown: choose one")
     file = with_replications(load_scenario(scenario), replications)
     target = out or Path("reports") / file.base.name
     if save_trace is not None:
@@ -68,42 +69,40 @@ def run(
     variants = resolve_all(file)
     requests = draw_requests(file, variants)
     if advise:
-        _refuse_without_capacity(file)
+        refuse_without_capacity(file)
 
     from kvsim.cli.progress import progress_of
-    from kvsim.cli.verdict import as_text
-    from kvsim.rundir.read import SUMMARY
     from kvsim.rundir.write import Further, new_directory, run_into
     from kvsim.scenario.schema import BASE
-    from kvsim.study.replications import further_replications
 
     with new_directory(target) as folder:
         with progress_of(list(variants), len(requests)) as (progress, tell):
 
             def further() -> Further:
                 count = file.base.replications
+                if count == 1 and dask is None:  # processes take a while to import, too
+                    return {}
+                from kvsim.study.replications import further_replications
+
                 with crew(jobs, dask) as workers:
                     return further_replications(file, list(variants), count, workers, tell=tell)
 
             command = _command(scenario, replications, advise_budget_s if advise else None)
             result = run_into(folder, file, variants, requests, progress, further, command)
-        finished = result.run
         if advise:
-            finished = _advised(file, finished, crew(jobs, dask), advise_budget_s)
+            result = with_advice(file, result, crew(jobs, dask), advise_budget_s)
         if report:
             from kvsim.report.run import write_report
+            from kvsim.rundir.write import with_memory_map
 
-            write_report(finished)
+            write_report(with_memory_map(result, folder))
         if save_trace is not None:
             from kvsim.rundir.write import sent_in
             from kvsim.workload.traces.own import write_trace
 
             write_trace(save_trace, sent_in(result))
-    if json:
-        print((target / SUMMARY).read_text(encoding="utf-8"), end="")
-    else:
-        print(as_text(finished, target, report))
-    verdict = finished.summaries[BASE]["verdict"]
+    _tell(result.run, target, report, json, markdown)
+    verdict = result.run.summaries[BASE]["verdict"]
     meets = verdict["met"] or not (file.base.slo or file.base.class_slos)
     raise typer.Exit(0 if meets else 1)
 
@@ -118,31 +117,23 @@ def _command(scenario: Path, replications: int | None, advise_budget_s: float | 
     return shlex.join(words)
 
 
-def _refuse_without_capacity(file: "ScenarioFile") -> None:
-    from kvsim.studies.advice.search import refuse_unanswerable
+def _tell(run: "Run", target: Path, report: bool, json: bool, markdown: bool) -> None:
+    """Print the answer: for people, for a pull request, or for machines."""
+    if json:
+        from kvsim.rundir.read import SUMMARY
 
-    refuse_unanswerable(file)
+        print((target / SUMMARY).read_text(encoding="utf-8"), end="")
+    elif markdown:
+        from kvsim.report.markdown import as_markdown
+        from kvsim.report.run import report_input
+        from kvsim.rundir.read import open_run
 
+        print(as_markdown(report_input(open_run(target))), end="")  # where its tables are now
+    else:
+        from kvsim.cli.text import painted
+        from kvsim.cli.verdict import as_text
 
-def _advised(
-    file: "ScenarioFile", run: "Run", workers: AbstractContextManager["Crew"], budget_s: float
-) -> "Run":
-    """Find what to change next, with a bar on stderr if it is a terminal; write it to the run."""
-    from kvsim.cli.progress import counted
-    from kvsim.rundir.write import write_advice
-    from kvsim.scenario.schema import BASE
-    from kvsim.studies.advice.answer import rows_of
-    from kvsim.studies.advice.search import find_advice
-
-    with counted("capacities") as counted_so:
-
-        def tell(done: int, of: int, words: str) -> None:
-            if counted_so:
-                counted_so(done, of, f"capacities, now {words}")
-
-        with workers as at_work:
-            advice = find_advice(file, run.summaries[BASE], at_work, budget_s, tell)
-    return write_advice(run, rows_of(advice))
+        print(painted(as_text(run, target, report)))
 
 
 def _refuse_trace_at(path: Path, target: Path, read: Sequence[Path]) -> None:

@@ -1,28 +1,32 @@
 """The answer in the terminal: verdict first, then variants side by side, then where things are."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from kvsim.cli.text import aligned, wrapped
+from kvsim.cli import advice
+from kvsim.cli.text import WIDTH, aligned, wrapped
 from kvsim.metrics.catalog import format_figure, format_number, format_range
 from kvsim.metrics.classes import all_targets, class_table, met_word
 from kvsim.metrics.summary import certainty, compare
-from kvsim.report import advice
+from kvsim.report import headline
+from kvsim.report.figure import short_name
+from kvsim.report.inputs import Variant
 from kvsim.rundir.read import REPORT, Run
 from kvsim.scenario.schema import BASE
 from kvsim.units import format_duration
 
-_MOST_CHANGES = 5  # that are shown
+LONGEST_NAME = 40
 
 
 def as_text(run: Run, target: Path, with_report: bool) -> str:
-    """Return what `kvsim run` prints, at most 80 columns wide where names allow it."""
+    """Return what `kvsim run` prints, in the order of the report; at most 80 columns wide."""
     base = run.summaries[BASE]
     blocks = [
         wrapped(base["verdict"]["sentence"]),
+        *(wrapped(f"Mind: {caveat}") for caveat in base["caveats"]),
         wrapped("Limit: " + base["limits"]["sentence"]),
-        _advice(run.advice),
+        advice.as_text(run.advice),
         _targets(run),
+        wrapped("Cost: " + _cost(run)),
         wrapped(certainty(base)),
         _side_by_side(run),
         _of_variants(run),
@@ -33,39 +37,12 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def _advice(rows: Sequence[advice.Row]) -> str:
-    """Show what to change next, the largest effects in a table; nothing if nobody asked."""
-    if not rows:
-        return ""
-    said = [wrapped(f"{advice.TITLE}: {advice.finding(rows)}")]
-    base, seen = advice.base_of(rows), advice.looked_at(rows)
-    if seen:
-        unit = base["unit"]
-        head = ["", "load", "interval", unit, "GPUs", "USD/Mtok"]
-        cells = [_advice_cells(row) for row in (base, *seen[:_MOST_CHANGES])]
-        said.append(aligned([head, *cells]))
-    more = len(seen) - _MOST_CHANGES
-    counts = [
-        (more, "with less effect"),
-        (len(advice.not_looked_at(rows)), "not looked at, the time was up"),
-        (len(advice.declined(rows)), "not tried"),
-    ]
-    others = ", ".join(f"{count} {words}" for count, words in counts if count > 0)
-    return "\n\n".join([*said, *([wrapped(f"Other changes: {others}.")] if others else [])])
-
-
-def _advice_cells(row: advice.Row) -> list[str]:
-    """Return the cells of a change, without units."""
-    ratio, gpus = row["ratio"], row["gpus"]
-    usd = row["usd_per_million_output_tokens"]
-    return [
-        row["change"],
-        "–" if ratio is None else f"{ratio:.3g} x",
-        advice.between(row) if row["key"] != "base" else "",
-        "none" if row["capacity"] is None else format_number(row["capacity"]),
-        "–" if gpus is None else f"{gpus:,.0f}",
-        "–" if usd is None else f"{usd:,.2f}",
-    ]
+def _cost(run: Run) -> str:
+    """Say what the base costs, as the report does."""
+    tables, inputs = run.tables[BASE], run.manifest["variants"][BASE]
+    facts = tables["requests"], tables["steps"], tables["events"], inputs
+    words = headline.cost(Variant(BASE, run.summaries[BASE], *facts))
+    return words[:1].lower() + words[1:]
 
 
 def _targets(run: Run) -> str:
@@ -86,14 +63,18 @@ def _targets(run: Run) -> str:
     return aligned(rows) if targets else ""
 
 
+def _short(name: str) -> str:
+    return short_name(name, LONGEST_NAME)
+
+
 def _margin(margin: float) -> str:
     """Show a margin; a value of several times its bound as that."""
-    return f"{margin:+.0%}" if margin > -1 else f"{1 - margin:.3g} x"
+    return f"{margin:+.0%}" if margin > -1 else f"{format_number(1 - margin)} x"
 
 
 def _side_by_side(run: Run) -> str:
     names = list(run.summaries)
-    rows: list[tuple[str, ...]] = [("", *names)]
+    rows: list[tuple[str, ...]] = [("", *map(_short, names))]
     if all_targets(run.summaries[BASE]):
         rows.append(("SLO", *(met_word(run.summaries[name]["verdict"]) for name in names)))
     for row in compare(run.summaries):
@@ -124,7 +105,7 @@ def _of_variants(run: Run) -> str:
     if not all_targets(run.summaries[BASE]):
         return ""
     sentences = {name: summary["verdict"]["sentence"] for name, summary in run.summaries.items()}
-    told = (wrapped(f"{name}: {text}") for name, text in sentences.items() if name != BASE)
+    told = (wrapped(f"{_short(name)}: {text}") for name, text in sentences.items() if name != BASE)
     return "\n".join(told)
 
 
@@ -134,13 +115,16 @@ def _classes(run: Run) -> str:
     for name, summary in run.summaries.items():
         if summary["classes"]:
             header, rows = class_table(summary["classes"])
-            title = [] if len(run.summaries) == 1 else [f"Classes of traffic, {name}:"]
-            blocks.append("\n".join([*title, aligned([tuple(header), *map(tuple, rows)])]))
+            table = aligned([header, *rows])
+            title = wrapped(f"Classes of traffic, {_short(name)}:")
+            blocks.append(table if len(run.summaries) == 1 else f"{title}\n{table}")
     return "\n\n".join(blocks)
 
 
 def _places(run: Run, target: Path, with_report: bool) -> str:
     figures = run.summaries[BASE]["figures"]
     over = format_duration(figures["window_s"])
-    about = f"{figures['requests_total']:,} requests over {over}; tables in {target}/"
-    return f"{about}\nReport: {target / REPORT}" if with_report else about
+    about = f"{figures['requests_total']:,} requests over {over};"
+    tables = f"tables in {target}/"  # a path is not cut: it is there to be copied
+    told = [f"{about} {tables}"] if len(about) + len(tables) < WIDTH else [about, tables]
+    return "\n".join([*told, *([f"Report: {target / REPORT}"] if with_report else [])])

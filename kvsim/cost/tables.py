@@ -3,10 +3,11 @@
 import csv
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from io import BytesIO
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -174,8 +175,29 @@ def measured_gpus() -> frozenset[str]:
 def _arrays(gpu_name: str) -> Mapping[str, NDArray[Any]]:
     if gpu_name not in measured_gpus():
         return {}
-    with np.load(_DATA / f"{gpu_name}.npz") as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    return _Packed((_DATA / f"{gpu_name}.npz").read_bytes())
+
+
+class _Packed(Mapping[str, NDArray[Any]]):
+    """Arrays of a packed file, each unpacked when it is first asked for: few models need all."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._file = np.load(BytesIO(packed))
+        self._unpacked: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self._unpacked:
+            self._unpacked[name] = self._file[name]
+        return self._unpacked[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file.files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.files)
+
+    def __len__(self) -> int:
+        return len(self._file.files)
 
 
 @cache

@@ -1,6 +1,6 @@
 """Between clients and replicas: requests are routed, and each that leaves becomes a row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import add
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kvsim.cost import StepCost
 from kvsim.cost.front_end import FrontEnd
 from kvsim.engine.allocators import KVAllocator
+from kvsim.engine.allocators._slot_runs import SlotRuns
 from kvsim.engine.clients import Clients, RequestReader
 from kvsim.engine.clock import Clock, Instant
 from kvsim.engine.config import EngineConfig
@@ -159,6 +160,14 @@ class Cluster:
             self._clock.count_events(),
             tuple(self._clients.retried_rows),
         )
+
+    def look_at(self, times_ns: Iterable[int], look: Callable[[SlotRuns], None]) -> None:
+        """Let somebody see the KV cache of the first replica at these instants of the run to come.
+
+        It is as before anything else happens then. What the run does stays the same.
+        """
+        for time_ns in times_ns:
+            self._at(time_ns, lambda: look(self._replicas[0].slot_runs()))
 
     def _replica(self, index: int, allocator: KVAllocator, waiting: WaitingQueue) -> Replica:
         replica = Replica(

@@ -22,14 +22,16 @@ def to_ranks(router: Router, ranks: int) -> Router:
 class _ToRanks(Router):
     def __init__(self, router: Router, ranks: int) -> None:
         self.view_delay_ns = router.view_delay_ns
+        self.draws, self.draw = router.draws, router.draw
+        self.least = "requests" if router.is_blind else router.least
+        self.ranks = ranks
         self._router = router
-        self._ranks = ranks
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
-        starts = range(0, len(replicas), self._ranks)
-        groups = [_Group(replicas[start : start + self._ranks]) for start in starts]
+        starts = range(0, len(replicas), self.ranks)
+        groups = [_Group(replicas[start : start + self.ranks]) for start in starts]
         chosen = self._router.choose(request, groups)
-        return chosen * self._ranks + groups[chosen].least_loaded()
+        return chosen * self.ranks + groups[chosen].least_loaded()
 
 
 class _Group:

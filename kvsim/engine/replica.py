@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from simpy import Event
 
 from kvsim.cost import StepCost
+from kvsim.engine.allocators._slot_runs import SlotRuns
 from kvsim.engine.clock import Alarm, Clock
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.request import Request
@@ -186,6 +187,22 @@ class Replica:
         stretch = self._stretch
         if stretch.committed < stretch.planned:
             self._commit(stretch.turned(self._clock.now, late))
+
+    def slot_runs(self) -> SlotRuns:
+        """Return what lies where in its KV cache, with the steps scheduled before this instant.
+
+        A sequence that is none of the running ones, as a declared prefix, fills all its slots.
+        """
+        self.catch_up()
+        running = {request.number: request for request in self.scheduler.running.values()}
+
+        def filled(seq: int) -> tuple[int, int]:
+            request = running.get(seq)
+            if request is None:
+                return self.allocator.slots_tokens(seq), 0
+            return request.computed_before(self.step), self._unfilled.final_tokens(request)
+
+        return self.allocator.slot_runs(filled)
 
     def delivered_tokens(self, request: Request) -> int:
         """Return how many tokens of a request's answer have come, with the steps that ended."""

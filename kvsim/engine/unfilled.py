@@ -61,7 +61,7 @@ class UnfilledSlots:
 
     def own(self, request: Request) -> None:
         """Count those of a request anew."""
-        tokens = self._allocator.unused_tokens(request.number, self._final_tokens(request))
+        tokens = self._allocator.unused_tokens(request.number, self.final_tokens(request))
         if tokens:
             self.tokens += tokens - self._of.get(request.number, 0)
             self._of[request.number] = tokens
@@ -88,7 +88,7 @@ class UnfilledSlots:
                 # Else it was preempted, or has left; or it came back and stands here twice.
                 ends_then = self._last_steps.get(request.number) == last_step
                 if ends_then and request.number not in self._of:
-                    tokens = -self._final_tokens(request) % self._block_tokens
+                    tokens = -self.final_tokens(request) % self._block_tokens
                     self.tokens += tokens
                     self._of[request.number] = tokens
 
@@ -102,7 +102,7 @@ class UnfilledSlots:
         """
         if not self._block_tokens or self.has_groups:
             return
-        tokens = self._final_tokens(request) - 1  # computed before the last of its steps
+        tokens = self.final_tokens(request) - 1  # computed before the last of its steps
         place = tokens % self._block_tokens
         due_step = last_step + self._surplus_tokens(request) - place
         if due_step > step and place < self._block_tokens - 1:
@@ -116,7 +116,7 @@ class UnfilledSlots:
         """Forget those of a request."""
         self.tokens -= self._of.pop(request.number, 0)
 
-    def _final_tokens(self, request: Request) -> int:
+    def final_tokens(self, request: Request) -> int:
         """Return how many of its tokens get slots: the last of the answer never does (R10)."""
         answer_tokens = self._answers_tokens[request.number]
         return request.prompt_tokens + answer_tokens - 1 + self._surplus_tokens(request)

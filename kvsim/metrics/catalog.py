@@ -2,7 +2,16 @@
 
 import re
 
-from kvsim.metrics.definitions import BATCH, KV, REQUESTS, SHARES, THROUGHPUT, WAITING, Metric
+from kvsim.metrics.definitions import (
+    BATCH,
+    KV,
+    PHASES,
+    REQUESTS,
+    SHARES,
+    THROUGHPUT,
+    WAITING,
+    Metric,
+)
 from kvsim.units import format_bytes, format_duration
 
 # Latencies of a request (ITL: of a gap between two tokens) and the statistics shown of each.
@@ -85,6 +94,9 @@ METRICS: dict[str, Metric] = {
         *WAITING,
     )
 }
+
+# The summary's `phases`: seconds of a request.
+PHASE_METRICS: dict[str, Metric] = {metric.name: metric for metric in PHASES}
 
 # The summary's `limits`: dictionaries of shares.
 SHARE_METRICS: dict[str, Metric] = {metric.name: metric for metric in SHARES}

@@ -431,3 +431,35 @@ SHARES = (
         "Over the busy time, whether the price is measured, interpolated or only physical",
     ),
 )
+
+# Of the median request by E2E latency, and of the 95th percentile: see `kvsim.metrics.phases`.
+_PHASE_TEXTS = {
+    "front_end": ("Front end", "queued − arrival", "In the API server, before the engine's queue"),
+    "queue": ("Queue", "admitted − queued", "Waiting until it is first scheduled"),
+    "prefill": (
+        "Prefill",
+        "first_token − admitted; until it is preempted before that",
+        "Its prompt is computed, chunks of others beside it",
+    ),
+    "decode": (
+        "Decode",
+        "finish − first_token − stalled − preempted after the first token",
+        "Its tokens are computed; without costs, stalls are in it",
+    ),
+    "stalled": (
+        "Stalled by prefills of others",
+        "over the steps with prefill chunks in which it decodes or is paused: duration − swap − "
+        "price of the step without the chunks, at least 0",
+        "How much longer its steps last because prompts of others are computed in them",
+    ),
+    "preempted": (
+        "Preempted",
+        "sum of gap_ns of its resumed and swapped_in events; first_token − time of its first loss "
+        "before that",
+        "Waiting after it lost its KV cache, and computing again (or copying back) what it lost",
+    ),
+}
+PHASES = tuple(
+    Metric(f"{name}_s", label, "s", "lower", formula, description)
+    for name, (label, formula, description) in _PHASE_TEXTS.items()
+)

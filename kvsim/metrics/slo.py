@@ -167,7 +167,7 @@ def _overall(targets: list[Target], figures: Figures) -> tuple[bool | None, str]
     if not figures["requests_total"]:
         return None, "No request arrived: there is nothing to judge."
     if not figures["requests_finished"]:
-        return (False if targets else None), f"No request finished: {_failures(figures)}."
+        return (False if targets else None), f"No request finished: {_nothing_served(figures)}."
     if not targets:
         return None, f"No SLO is set. {_served(figures)}"
     missed = [target for target in targets if target.met is False]
@@ -183,9 +183,26 @@ def _overall(targets: list[Target], figures: Figures) -> tuple[bool | None, str]
     )
 
 
+def _nothing_served(figures: Figures) -> str:
+    """Say why; where all requests share one reason, what it means."""
+    total = figures["requests_total"]
+    who, clients = f"all {total:,} were", "their clients"
+    if total == 1:
+        who, clients = "the only one was", "its client"
+    reasons = {
+        "rejected": f"{who} rejected, too long for max_model_len or the KV cache",
+        "timed_out": f"{who} given up by {clients}",
+        "unfinished": f"{who} still under way when the run was cut off",
+    }
+    for outcome, words in reasons.items():
+        if figures[f"requests_{outcome}"] == total:
+            return words
+    return _failures(figures)
+
+
 def _failures(figures: Figures) -> str:
     counts = [
-        f"{figures[f'requests_{outcome}']} {outcome.replace('_', ' ')}"
+        f"{figures[f'requests_{outcome}']:,} {outcome.replace('_', ' ')}"
         for outcome in ("rejected", "timed_out", "unfinished")
         if figures[f"requests_{outcome}"]
     ]
@@ -195,8 +212,8 @@ def _failures(figures: Figures) -> str:
 def _served(figures: Figures) -> str:
     finished, total = figures["requests_finished"], figures["requests_total"]
     if finished == total:
-        return "The only request finished." if total == 1 else f"All {total} requests finished."
-    return f"{finished} of {total} requests finished ({_failures(figures)})."
+        return "The only request finished." if total == 1 else f"All {total:,} requests finished."
+    return f"{finished:,} of {total:,} requests finished ({_failures(figures)})."
 
 
 def _tightness(target: Target) -> float:

@@ -6,10 +6,12 @@ from typing import Any
 from kvsim.metrics import Figures, RunContext, finite_or_none
 from kvsim.metrics.bottleneck import limits, waiting_fraction
 from kvsim.metrics.catalog import METRICS, format_range, metric_of
+from kvsim.metrics.caveats import caveats
 from kvsim.metrics.classes import class_summaries, overall
 from kvsim.metrics.cut import cut_events
 from kvsim.metrics.gaps import itl_statistics
 from kvsim.metrics.latency import asked, latency_figures, request_statistics
+from kvsim.metrics.phases import phases
 from kvsim.metrics.slo import judge, judge_replications
 from kvsim.metrics.step_sums import last_end_ns, sum_up
 from kvsim.metrics.throughput import (
@@ -52,7 +54,7 @@ COMPARED = (
     "unanswered_fraction",
     "failed_fraction",
 )
-_OBSERVED = "ttft_mean_s"  # hangs on the queue, whose memory is longest
+OBSERVED = "ttft_mean_s"  # hangs on the queue, whose memory is longest
 # Of these, those are left out that are zero, or unknown, in all variants.
 _IF_ANY = {
     "swapped_tokens",
@@ -73,9 +75,12 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
     - `verdict`: `met` (True, False, or None if it can't be judged), `certain`, `sentence`, and
       `targets`, a list of {name, value, bound, margin, met, low, high, certain}, see
       `kvsim.metrics.slo.Target`;
+    - `caveats`: what to know before trusting it, a list of sentences, see `kvsim.metrics.caveats`;
     - `classes`: verdict and figures of each class of traffic, see `class_summaries`;
     - `limits`: `sentence`, and the shares `waiting_share`, `bound_share`, `component_share` and
       `basis_share`, each a dictionary that sums to one, or is empty;
+    - `phases`: where the time of the median request goes, and of the 95th percentile, see
+      `kvsim.metrics.phases`;
     - `figures`: every metric of `METRICS` under its name; None where there is no such value;
     - `replications`: 1; `with_replications` makes it more;
     - `uncertainty`: {mean, low, high, count} of each figure of which it is known, see
@@ -106,8 +111,10 @@ def summarize(requests: Columns, steps: Columns, events: Columns, context: RunCo
     classes = class_summaries(requests, last_step_ns, context)
     return {
         "verdict": overall(judge(context.slo, figures, statistics, intervals), classes),
+        "caveats": caveats(requests, figures, context),
         "classes": classes,
         "limits": limits(requests, sums, events),
+        "phases": phases(requests, steps, events, context),
         "figures": figures,
         "replications": 1,
         "uncertainty": as_dicts({name: intervals[name] for name in METRICS if name in intervals}),
@@ -185,12 +192,12 @@ def certainty(summary: Summary) -> str:
     if summary["replications"] > 1:
         count = summary["replications"]
         return f"Figures are means over {count} replications, with 95 % intervals by Student's t."
-    found = summary["uncertainty"].get(_OBSERVED)
+    found = summary["uncertainty"].get(OBSERVED)
     if found is None:
         return "So few requests don't tell how sure the figures are."
-    interval = format_range(_OBSERVED, found["low"], found["high"])
+    interval = format_range(OBSERVED, found["low"], found["high"])
     return (
-        f"{metric_of(_OBSERVED).label} lies within {interval} (95 %); the "
+        f"{metric_of(OBSERVED).label} lies within {interval} (95 %); the "
         f"{summary['figures']['requests_measured']:,} requests tell as much as about "
         f"{found['count']:,} independent ones."
     )

@@ -73,6 +73,7 @@ class Section:
     charts: Sequence[Chart] = ()
     sentence: str = ""
     table: Table | None = None
+    memory_map: object = None  # what `memory_map.html.j2` shows
 
 
 def rounded(values: NDArray[np.float64], digits: int) -> list[float]:
@@ -113,9 +114,9 @@ def variant_keys(names: Sequence[str]) -> list[Key]:
     return [Key(short_name(name), *look(place)) for place, name in enumerate(names)]
 
 
-def short_name(name: str) -> str:
+def short_name(name: str, longest: int = NAME_LENGTH) -> str:
     """Cut a name to what fits in a title; foreign writing can't reorder the words around it."""
-    cut = name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "…"
+    cut = name if len(name) <= longest else name[: longest - 1] + "…"
     return cut if name.isascii() else f"{FIRST_STRONG_ISOLATE}{cut}{POP_ISOLATE}"
 
 

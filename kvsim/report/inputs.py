@@ -28,6 +28,8 @@ class Variant:
         name: The variant's name; the base is called `base`.
         summary: What `kvsim.metrics.summary.summarize` returns.
         requests: Columns of the requests table, see `kvsim.tables`; likewise `steps`, `events`.
+        memory_looks: When the KV cache was looked at and what was seen in sum, if it was; likewise
+            `memory_map`, what lay where.
         inputs: Resolved parameters as nested mappings.
         memory_bytes: The memory of one GPU, line by line: words → bytes.
         basis: What the price of each component rests on.
@@ -39,6 +41,8 @@ class Variant:
     requests: Columns
     steps: Columns
     events: Columns
+    memory_looks: Columns | None = None
+    memory_map: Columns | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
     memory_bytes: Mapping[str, float] = field(default_factory=dict)
     basis: Sequence[BasisLine] = ()

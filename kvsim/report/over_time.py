@@ -1,4 +1,4 @@
-"""Charts with simulated time on the horizontal axis: KV slots, queue and batch, preemptions."""
+"""Charts with simulated time on the horizontal axis: KV slots, preemptions."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,14 +19,11 @@ from kvsim.report.figure import (
     Table,
     axis,
     line_style,
-    named,
     panel_axis,
     panels,
     plotly_text,
     rounded,
-    sentence,
     short_name,
-    variant_keys,
 )
 from kvsim.report.inputs import Variant
 from kvsim.report.series import Ints, Reduced, Timeline, extent_ns, reduced, timeline
@@ -186,69 +183,6 @@ def _use_table(
         for span, row in zip(time.row_names(), shares, strict=True):
             rows.append([variant.name, span, *(percent(share) for share in row)])
     return Table(["Variant", "Time (mean over)", *(words for _, words, _, _ in SLOT_USES)], rows)
-
-
-def queue_and_batch(variants: Sequence[Variant], time: TimeAxis) -> Chart:
-    """Show how many requests run and how many wait, one line a variant."""
-    counts = [
-        reduced(
-            timeline(variant.steps, ("running_seqs", "waiting_seqs")),
-            extent_ns(variant.steps),
-            [0, 1],
-            time.divisions(),
-        )
-        for variant in variants
-    ]
-    findings = "; ".join(
-        f"{short_name(variant.name)} runs {count.means[1][0, 0]:.3g} requests at once and "
-        f"queues up to {int(count.peaks[1]):,}"
-        for variant, count in zip(variants, counts, strict=True)
-    )
-    data, drawn = [], []
-    for panel, verb in enumerate(("running", "waiting")):
-        for place, count in enumerate(counts):
-            kept = count.drawn[panel]
-            drawn.append((len(kept), count.states))
-            data.append(
-                _count_line(kept, panel, place, time)
-                | named(variants[place].name, f"%{{y:,}} {verb}")
-            )
-    vertical = axis("requests", rangemode="tozero")
-    figure = panels(["Running", "Waiting"], [vertical] * 2, time.layout())
-    return Chart(
-        key="chart-queue-batch",
-        title=sentence(findings),
-        definition="Requests in the running batch and in the waiting queue after each scheduling "
-        "call, all replicas together; the mean is over the time until arrivals stop (dotted line).",
-        alt=f"Two panels over time, running and waiting requests: {findings}.",
-        figure={"data": data, "layout": figure | {"shapes": time.window_mark()}},
-        table=_count_table(variants, counts, time),
-        keys=variant_keys([variant.name for variant in variants]),
-        note=thinning_note(drawn),
-    )
-
-
-def _count_line(line: Timeline, panel: int, place: int, time: TimeAxis) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": time.of(line.times_ns),
-        "y": line.levels[:, panel].tolist(),
-        "yaxis": panel_axis(panel),
-        "line": line_style(place) | {"shape": "hv"},
-    }
-
-
-def _count_table(variants: Sequence[Variant], counts: Sequence[Reduced], time: TimeAxis) -> Table:
-    header = ["Time (mean over)"]
-    for variant in variants:
-        header += [f"{short_name(variant.name)}: running", f"{short_name(variant.name)}: waiting"]
-    means = np.hstack([count.means[0] for count in counts])
-    rows = [
-        [span, *(f"{mean:,.1f}" for mean in row)]
-        for span, row in zip(time.row_names(), means, strict=True)
-    ]
-    return Table(header, rows)
 
 
 def preemptions(variants: Sequence[Variant], time: TimeAxis) -> Chart | None:

@@ -2,15 +2,22 @@
 
 from collections.abc import Sequence
 
-from kvsim.report import sections, uncertainty
+from kvsim.report import configuration, sections, uncertainty
 from kvsim.report.advice import advice_section
-from kvsim.report.figure import Section, Table
+from kvsim.report.balance import balance
+from kvsim.report.figure import Chart, Section, Table
+from kvsim.report.fingerprint import fingerprint
+from kvsim.report.headline import facts
 from kvsim.report.inputs import ReportInput, Variant
-from kvsim.report.over_time import occupancy, preemptions, queue_and_batch
+from kvsim.report.iterations import iterations
+from kvsim.report.memory_map import memory_map
+from kvsim.report.over_time import occupancy, preemptions
+from kvsim.report.queue_and_batch import queue_and_batch
 from kvsim.report.shell import render_page
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import EXPLANATION, tails
 from kvsim.report.time_axis import TimeAxis
+from kvsim.report.where_time_goes import where_memory_goes, where_time_goes
 from kvsim.table_files import row_count
 
 
@@ -26,27 +33,40 @@ def build_report(run: ReportInput) -> str:
         raise ValueError("a report needs at least one variant")
     drawn, advice = _sections(run), advice_section(run.advice)
     charts = [chart for section in (*advice, *drawn) for chart in section.charts]
-    base = run.variants[0]
-    return render_page(
-        "page.html.j2", charts, run=run, base=base, advice=advice, drawn=drawn, **_tables(run)
-    )
+    scripts = ["memory_map.js"] if any(section.memory_map for section in drawn) else []
+    shown = {"run": run, "base": run.variants[0], "advice": advice, "drawn": drawn}
+    return render_page("page.html.j2", charts, scripts, **shown, **_tables(run))
 
 
 def _sections(run: ReportInput) -> list[Section]:
     if not any(row_count(variant.steps) for variant in run.variants):
         nothing = "No engine step ran, so there is nothing to draw over time."
         counted = sections.outcomes(run.variants)
-        return [Section("requests", "Requests", "Requests", sentence=nothing, table=counted)]
+        return [
+            Section("requests", "Requests", "Requests", sentence=nothing, table=counted),
+            *_drawn("memory", "Memory", "Where memory goes", where_memory_goes(run.variants)),
+        ]
     time = TimeAxis.of_run(run.variants)
     return [
         *_class_section(run.variants),
+        *_drawn(
+            "time",
+            "Time",
+            "Where time goes",
+            where_time_goes(run.variants),
+            step_time(run.variants),
+        ),
+        *_drawn("memory", "Memory", "Where memory goes", where_memory_goes(run.variants)),
         Section("kv", "KV cache", "KV cache over time", [occupancy(run.variants, time)]),
+        *memory_map(run.variants),
         Section(
             "queue", "Queue", "Queue and batch over time", [queue_and_batch(run.variants, time)]
         ),
+        *_drawn("iterations", "Iterations", "Engine steps", iterations(run.variants)),
         *_latency_section(run),
-        *_step_section(run.variants),
+        *_drawn("balance", "Balance", "Load of the replicas", balance(run.variants, time)),
         _preemption_section(run.variants, time),
+        *_given(fingerprint(run.variants[0])),
     ]
 
 
@@ -65,9 +85,14 @@ def _latency_section(run: ReportInput) -> list[Section]:
     return [Section("latency", "Latency", "Latency tails", charts, EXPLANATION)]
 
 
-def _step_section(variants: Sequence[Variant]) -> list[Section]:
-    chart = step_time(variants)
-    return [Section("steps", "Step time", "Where step time goes", [chart])] if chart else []
+def _drawn(key: str, short: str, title: str, *charts: Chart | None) -> list[Section]:
+    """Return a section of the charts that there are, if any."""
+    found = [chart for chart in charts if chart]
+    return [Section(key, short, title, found)] if found else []
+
+
+def _given(section: Section | None) -> list[Section]:
+    return [section] if section else []
 
 
 def _preemption_section(variants: Sequence[Variant], time: TimeAxis) -> Section:
@@ -84,10 +109,11 @@ def _preemption_section(variants: Sequence[Variant], time: TimeAxis) -> Section:
 
 def _tables(run: ReportInput) -> dict[str, object]:
     variants = run.variants
-    facts = [[name, value] for name, value in run.facts.items()]
     return {
         "tiles": sections.tiles(variants[0]),
         "targets": sections.target_rows(variants[0]),
+        "facts_beside": facts(variants[0]),
+        "others": sections.others(variants),
         "finding": sections.comparison_finding(variants),
         "comparison": sections.comparison(variants),
         "differences": uncertainty.differences(variants),
@@ -97,7 +123,7 @@ def _tables(run: ReportInput) -> dict[str, object]:
         "basis_shares": sections.basis_shares(variants),
         "basis_lines": sections.basis_lines(variants),
         "notes": sections.notes(variants),
-        "memory": sections.memory(variants),
-        "facts": Table(["Run", ""], facts),
-        "inputs": sections.resolved_inputs(variants),
+        "facts": Table(["Run", ""], [[name, value] for name, value in run.facts.items()]),
+        "configuration": configuration.differing({v.name: v.inputs for v in variants}),
+        "inputs": configuration.resolved(variants[0]),
     }

@@ -45,6 +45,8 @@ def _variant(run: Run, name: str) -> Variant:
         requests=tables["requests"],
         steps=tables["steps"],
         events=tables["events"],
+        memory_looks=tables.get("memory_looks"),
+        memory_map=tables.get("memory_map"),
         inputs=about["variants"][name],
         memory_bytes=about["memory_bytes"][name],
         basis=[BasisLine(*line) for line in about["step_basis"][name]],

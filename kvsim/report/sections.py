@@ -1,17 +1,16 @@
 """The page's tables and sentences, from summaries and inputs; figures are never computed here."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kvsim.metrics.catalog import METRICS, format_figure, format_range, metric_of, percent
 from kvsim.metrics.classes import all_targets, class_table
-from kvsim.metrics.summary import compare, estimate
+from kvsim.metrics.summary import Summary, compare, estimate
 from kvsim.report.figure import Table, sentence, short_name
+from kvsim.report.headline import margin_bar
 from kvsim.report.inputs import Variant
 from kvsim.report.uncertainty import interval
-from kvsim.units import format_bytes
 
 TILES = (
     "requests_per_s",
@@ -42,7 +41,6 @@ OUTCOME_FIGURES = (
 )
 HEADLINES = (("requests per second", "requests_per_s"), ("p99 TTFT", "ttft_p99_s"))
 HARDLY_DIFFERENT = 0.02
-LONGEST_VALUE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +88,23 @@ def tiles(variant: Variant) -> list[tuple[str, str, str, str]]:
 
 
 def target_rows(variant: Variant) -> list[dict[str, Any]]:
-    """Return the rows of the SLO table: label, value, interval, bound, margin, met, certain."""
+    """Return the rows of the SLO table: class, label, value, interval, bound, margin, bar, met."""
     rows = []
     for of_class, target in all_targets(variant.summary):
         name = target["figure"]
         margin = target["margin"]
-        label = metric_of(name).label
+        value = format_figure(name, target["value"])
+        within = format_range(name, target["low"], target["high"])
         rows.append(
             {
-                "label": f"{of_class}: {label}" if of_class else label,
+                "of_class": of_class,
+                "label": metric_of(name).label,
                 "explanation": explanation(name),
-                "value": format_figure(name, target["value"]),
-                "interval": format_range(name, target["low"], target["high"]) or "–",
+                "value": value,
+                "interval": within if within != value else "",
                 "bound": format_figure(name, target["bound"]),
                 "margin": "–" if margin is None else _margin_words(margin),
+                "bar": margin_bar(target),
                 "met": target["met"],
                 "certain": target["certain"],
             }
@@ -115,6 +116,21 @@ def _margin_words(margin: float) -> str:
     if margin >= 0:
         return f"{percent(margin)} below"
     return f"{percent(-margin)} above" if margin > -1 else f"{times(1 - margin)} the target"
+
+
+def others(variants: Sequence[Variant]) -> str:
+    """Say of each variant but the base how it stands to its SLO; nothing if there is no other."""
+    said = [f"{short_name(v.name)} {_stand(v.summary)}" for v in variants[1:]]
+    return "; ".join(said) + "." if said else ""
+
+
+def _stand(summary: Summary) -> str:
+    if not all_targets(summary):
+        return "has no SLO"
+    verdict = summary["verdict"]
+    words = {True: "meets its SLO", False: "misses its SLO", None: "can't be judged"}
+    unsure = " (not sure)" if verdict["certain"] is False else ""
+    return words[verdict["met"]] + unsure
 
 
 def comparison(variants: Sequence[Variant]) -> list[Row]:
@@ -196,20 +212,6 @@ def all_figures(variants: Sequence[Variant]) -> list[Row]:
     ]
 
 
-def memory(variants: Sequence[Variant]) -> Table:
-    """Return the split of one GPU's memory in each variant."""
-    lines = dict.fromkeys(line for variant in variants for line in variant.memory_bytes)
-    rows = [
-        [line, *(_bytes_or_dash(variant.memory_bytes.get(line)) for variant in variants)]
-        for line in lines
-    ]
-    return Table(["Memory of one GPU", *(variant.name for variant in variants)], rows)
-
-
-def _bytes_or_dash(size: float | None) -> str:
-    return "–" if size is None else format_bytes(size)
-
-
 def basis_shares(variants: Sequence[Variant]) -> Table:
     """Return which share of the step time rests on measurements, and which does not."""
     shares = [variant.summary["limits"]["basis_share"] for variant in variants]
@@ -240,25 +242,3 @@ def notes(variants: Sequence[Variant]) -> list[str]:
         note if len(names) == len(variants) else f"{', '.join(names)}: {note}"
         for note, names in found.items()
     ]
-
-
-def resolved_inputs(variants: Sequence[Variant]) -> Table:
-    """Return the base's parameters by path; of other variants only what differs."""
-    columns = [dict(_flatten(variant.inputs)) for variant in variants]
-    paths = dict.fromkeys(path for column in columns for path in column)
-    rows = []
-    for path in paths:
-        base = columns[0].get(path, "–")
-        others = (column.get(path, "–") for column in columns[1:])
-        rows.append([path, base, *("" if other == base else other for other in others)])
-    differs = [f"{variant.name}, where it differs" for variant in variants[1:]]
-    return Table(["Parameter", *(variant.name for variant in variants[:1]), *differs], rows)
-
-
-def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flatten(inner, f"{path}.{key}" if path else str(key))
-        return
-    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    yield path, shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"

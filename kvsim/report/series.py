@@ -83,19 +83,20 @@ class _Sweep:
 
     def take(self, steps: Columns, names: Sequence[str]) -> None:
         """Take steps: all that come later start after those of the same replica."""
-        for replica in np.unique(steps["replica"]).tolist():
-            rows = np.flatnonzero(steps["replica"] == replica)
-            rows = rows[np.argsort(steps["start_ns"][rows], kind="stable")]
+        for replica, rows in _by_replica(steps):
             starts = steps["start_ns"][rows]
             ends = starts + steps["duration_ns"][rows]
             levels = np.stack([steps[name][rows] for name in names], axis=1)
-            before = self._before.get(replica, (_NEVER, np.zeros_like(levels[0])))
-            ends_before = np.append(before[0], ends[:-1])
-            levels_before = np.vstack([before[1], levels[:-1]])
-            idle = ends_before < starts
-            idle_levels = levels_before * self._lasts
-            self._note(ends_before[idle], (idle_levels - levels_before)[idle])
-            self._note(starts, levels - np.where(idle[:, None], idle_levels, levels_before))
+            before_ns, before = self._before.get(replica, (_NEVER, np.zeros_like(levels[0])))
+            changes = np.diff(levels, axis=0, prepend=before[None, :])
+            ends_before = np.append(before_ns, ends[:-1])
+            idle = np.flatnonzero(ends_before < starts)  # before these steps
+            if len(idle):
+                busy_levels = levels[idle] - changes[idle]
+                ended = busy_levels * self._lasts - busy_levels
+                self._note(ends_before[idle], ended)
+                changes[idle] -= ended
+            self._note(starts, changes)
             self._before[replica] = int(ends[-1]), levels[-1]
 
     def until(self, until_ns: int) -> Timeline:
@@ -109,7 +110,9 @@ class _Sweep:
         changes = np.concatenate([np.zeros((0, len(self._level)), np.int64), *self._changes])
         later = times_ns >= until_ns
         self._times, self._changes = [times_ns[later]], [changes[later]]
-        part = _add_up(times_ns[~later], changes[~later], self._level)
+        if later.any():
+            times_ns, changes = times_ns[~later], changes[~later]
+        part = _add_up(times_ns, changes, self._level)
         self._level = part.levels[-1] if len(part) else self._level
         return part
 
@@ -118,12 +121,27 @@ class _Sweep:
         self._changes.append(changes)
 
 
+def _by_replica(steps: Columns) -> Iterator[tuple[int, Ints | slice]]:
+    """Yield each replica with its rows, in order of time."""
+    replicas, starts = steps["replica"], steps["start_ns"]
+    if len(replicas) and (replicas == replicas[0]).all() and (np.diff(starts) >= 0).all():
+        yield int(replicas[0]), slice(None)
+        return
+    for replica in np.unique(replicas).tolist():
+        rows = np.flatnonzero(replicas == replica)
+        yield replica, rows[np.argsort(starts[rows], kind="stable")]
+
+
 def _add_up(times_ns: Ints, changes: Ints, level: Ints) -> Timeline:
-    order = np.argsort(times_ns, kind="stable")
-    times_ns = times_ns[order]
-    levels = level + np.cumsum(changes[order], axis=0)
+    if (np.diff(times_ns) < 0).any():
+        order = np.argsort(times_ns, kind="stable")
+        times_ns, changes = times_ns[order], changes[order]
+    levels = np.cumsum(changes, axis=0)
+    levels += level
     last_at_its_time = np.diff(times_ns, append=_NEVER) > 0
-    return Timeline(times_ns[last_at_its_time], levels[last_at_its_time])
+    if not last_at_its_time.all():
+        times_ns, levels = times_ns[last_at_its_time], levels[last_at_its_time]
+    return Timeline(times_ns, levels)
 
 
 def joined(parts: Iterable[Timeline]) -> Timeline:
@@ -241,15 +259,18 @@ def _extremes(times_ns: Ints, measure: Ints, span_ns: tuple[int, int], max_point
 
 def time_means(line: Timeline, edges_ns: Ints) -> Floats:
     """Return each level's mean over time between neighboring edges, shape (edges - 1, names)."""
+    means = np.zeros((len(edges_ns) - 1, line.levels.shape[1]))
     if not len(line):
-        return np.zeros((len(edges_ns) - 1, line.levels.shape[1]))
-    widths = np.diff(line.times_ns).astype(np.float64)
-    areas = np.zeros(line.levels.shape)
-    np.cumsum(line.levels[:-1] * widths[:, None], axis=0, out=areas[1:])
+        return means
     inside = np.clip(edges_ns, line.times_ns[0], line.times_ns[-1])
-    row = np.clip(np.searchsorted(line.times_ns, inside, side="right") - 1, 0, None)
-    upto = areas[row] + line.levels[row] * (inside - line.times_ns[row])[:, None]
-    return np.asarray(np.diff(upto, axis=0) / np.diff(edges_ns)[:, None])
+    for place in np.flatnonzero(inside[:-1] < inside[1:]):
+        start_ns, end_ns = inside[place : place + 2]
+        first = int(np.searchsorted(line.times_ns, start_ns, side="right")) - 1
+        last = int(np.searchsorted(line.times_ns, end_ns, side="left"))
+        borders = np.concatenate([[start_ns], line.times_ns[first + 1 : last], [end_ns]])
+        widths = np.diff(borders).astype(np.float64)
+        means[place] = (line.levels[first:last] * widths[:, None]).sum(axis=0)
+    return np.asarray(means / np.diff(edges_ns)[:, None])
 
 
 def tail(values: Floats, max_points: int = 400) -> tuple[Floats, Floats]:

@@ -3,21 +3,32 @@
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvsim import __version__
 from kvsim.report.figure import Chart
+from kvsim.report.plotly_script import plotly_script
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_NUMBER = re.compile(r"(?<![&#\w])\d[\d.,]* (?:%|×|µs|ms|s|min|h|days|years|[KMGT]iB)(?![\w])")
 
 
-def render_page(template: str, charts: Sequence[Chart], **values: object) -> str:
+def render_page(
+    template: str, charts: Sequence[Chart], scripts: Sequence[str] = (), **values: object
+) -> str:
     """Return a page: one file of HTML that opens from disk and asks the network for nothing.
 
     Args:
         template: Name of a template of this package that extends `shell.html.j2`; a script of the
             same name, `NAME.js` for `NAME.html.j2`, comes after that of all pages.
         charts: What the page's script draws, all charts of the page.
+        scripts: Names of further scripts of this package, which come last.
         values: What the template shows.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -29,7 +40,9 @@ def render_page(template: str, charts: Sequence[Chart], **values: object) -> str
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    plotly, script = _plotly_script() if charts else "", _asset("page.js") + _own_script(template)
+    environment.filters["unbroken"] = _unbroken
+    plotly, script = plotly_script() if charts else "", _asset("page.js") + _own_script(template)
+    script += "".join(map(_asset, scripts))
     return environment.get_template(template).render(
         version=__version__,
         style=_asset("style.css"),
@@ -39,6 +52,13 @@ def render_page(template: str, charts: Sequence[Chart], **values: object) -> str
         figures=_figures_json(charts),
         **values,
     )
+
+
+def _unbroken(text: str) -> "Markup":
+    """Keep numbers and their units on one line; the text stays the same."""
+    from markupsafe import Markup, escape
+
+    return Markup(_NUMBER.sub(r'<span class="unit">\g<0></span>', str(escape(text))))
 
 
 def is_page(path: Path) -> bool:
@@ -69,12 +89,6 @@ def _security_policy(*scripts: str) -> str:
 
 def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _plotly_script() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
 
 
 def _own_script(template: str) -> str:

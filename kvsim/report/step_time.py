@@ -1,9 +1,9 @@
-"""Chart of step time: what the engine's steps compute, and what limits their speed."""
+"""The average engine step: what it computes, and what limits its speed."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from kvsim.metrics.catalog import percent
+from kvsim.metrics.catalog import SHARE_METRICS, percent
+from kvsim.report.bars import Piece, bars_layout, keys_of, names_of, stacked
 from kvsim.report.figure import (
     BLUE,
     BROWN,
@@ -17,12 +17,7 @@ from kvsim.report.figure import (
     VERMILLION,
     YELLOW,
     Chart,
-    Key,
     Table,
-    axis,
-    panel_axis,
-    panels,
-    plotly_text,
     sentence,
     short_name,
 )
@@ -53,34 +48,40 @@ WORDS = {
     "compute": "compute-bound",
     "unknown": "of unknown bound",
 }
-BAR_PX = 46
-LABELED_SHARE = 0.05  # a narrower bar has no room for its name
+PATTERNS = ("", "/", "x", ".", "\\", "-", "+", "|")  # for those who don't tell colors apart
+HEADINGS = {"component_share": "What is computed", "bound_share": "What limits its speed"}
 
 
 def step_time(variants: Sequence[Variant]) -> Chart | None:
-    """Show what is computed in the engine's steps and what bounds it; None if it isn't known."""
-    components = _all_names(variants, "component_share")
-    if not components:
+    """Show the average step: what is computed in it and what bounds it; None if it isn't known."""
+    known = [variant for variant in variants if variant.summary["limits"]["component_share"]]
+    if not known:
         return None
-    colors = {
-        name: COMPONENT_COLORS.get(name, OTHER_COLORS[place % len(OTHER_COLORS)])
-        for place, name in enumerate(components)
+    components = _all_names(known, "component_share")
+    pieces = {
+        "component_share": _pieces(known, "component_share", _component_colors(components)),
+        "bound_share": _pieces(known, "bound_share", BOUND_COLORS),
     }
-    bounds = _all_names(variants, "bound_share")
-    data = _share_bars(variants, "component_share", 0, colors)
-    data += _share_bars(
-        variants, "bound_share", 1, {name: BOUND_COLORS.get(name, GREEN) for name in bounds}
-    )
-    finding = "; ".join(_largest(variant) for variant in variants if _known(variant))
+    finding = "An engine step takes " + ", ".join(_largest(variant) for variant in known)
     return Chart(
         key="chart-step-time",
-        title=sentence(finding),
-        definition="Of the time in engine steps, the share of each component, and of what limits "
-        "its speed: HBM bandwidth, arithmetic, links between GPUs, or the host.",
-        alt=f"Stacked bars. {finding}.",
-        figure={"data": data, "layout": _bars_layout(variants)},
-        table=_share_table(variants, components, bounds),
-        keys=[Key(words(name), color) for name, color in colors.items()],
+        title=finding,
+        definition="Milliseconds of an engine step on average, all steps of the run: what is "
+        "computed in it, and what limits its speed (HBM bandwidth, arithmetic, links between GPUs, "
+        "or the host).",
+        alt=f"Stacked bars of milliseconds a step. {finding}.",
+        figure={
+            "data": [
+                bar
+                for panel, share in enumerate(HEADINGS)
+                for bar in stacked(pieces[share], "ms a step", panel)
+            ],
+            "layout": bars_layout(
+                dict.fromkeys(HEADINGS.values(), names_of(known)), "milliseconds per step"
+            ),
+        },
+        table=_share_table(known),
+        keys=keys_of(pieces["component_share"]),
     )
 
 
@@ -89,12 +90,19 @@ def words(name: str) -> str:
     return WORDS.get(name, name.replace("_", " "))
 
 
-def _known(variant: Variant) -> bool:
-    return bool(variant.summary["limits"]["component_share"])
+def _component_colors(components: Sequence[str]) -> dict[str, str]:
+    return {
+        name: COMPONENT_COLORS.get(name, OTHER_COLORS[place % len(OTHER_COLORS)])
+        for place, name in enumerate(components)
+    }
 
 
 def _all_names(variants: Sequence[Variant], share: str) -> list[str]:
     return list(dict.fromkeys(name for v in variants for name in v.summary["limits"][share]))
+
+
+def _step_ms(variant: Variant) -> float:
+    return 1e3 * float(variant.summary["figures"]["step_mean_s"])
 
 
 def _largest(variant: Variant) -> str:
@@ -102,59 +110,32 @@ def _largest(variant: Variant) -> str:
     component = max(limits["component_share"], key=limits["component_share"].__getitem__)
     bound = max(limits["bound_share"], key=limits["bound_share"].__getitem__)
     return (
-        f"{short_name(variant.name)} spends {percent(limits['component_share'][component])} of its "
-        f"step time in {words(component)} and is {percent(limits['bound_share'][bound])} "
-        f"{words(bound)}"
+        f"{_step_ms(variant):.3g} ms in {short_name(variant.name)} "
+        f"({percent(limits['component_share'][component])} {words(component)}, "
+        f"{percent(limits['bound_share'][bound])} {words(bound)})"
     )
 
 
-def _share_bars(
-    variants: Sequence[Variant], share: str, panel: int, colors: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    bars = []
-    for name, color in colors.items():
-        amounts = [variant.summary["limits"][share].get(name, 0.0) for variant in variants]
-        bars.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "y": list(range(len(variants))),
-                "x": [round(100 * amount, 2) for amount in amounts],
-                "yaxis": panel_axis(panel),
-                "text": [words(name) if amount >= LABELED_SHARE else "" for amount in amounts],
-                "textposition": "inside",
-                "insidetextanchor": "middle",
-                "textangle": 0,
-                "marker": {"color": color, "line": {"color": "#ffffff", "width": 1}},
-                "hovertemplate": f"%{{x:.1f}} % {words(name)}<extra></extra>",
-            }
-        )
-    return bars
+def _pieces(variants: Sequence[Variant], share: str, colors: Mapping[str, str]) -> list[Piece]:
+    pieces = []
+    for place, name in enumerate(_all_names(variants, share)):
+        shares = [variant.summary["limits"][share].get(name, 0.0) for variant in variants]
+        amounts = [part * _step_ms(v) for part, v in zip(shares, variants, strict=True)]
+        pattern = PATTERNS[place % len(PATTERNS)]
+        meaning = f"{SHARE_METRICS[share].description}."
+        pieces.append(Piece(words(name), colors.get(name, GREEN), pattern, meaning, amounts))
+    return pieces
 
 
-def _bars_layout(variants: Sequence[Variant]) -> dict[str, Any]:
-    names = {
-        "tickvals": list(range(len(variants))),
-        "ticktext": [plotly_text(variant.name) for variant in variants],
-        "autorange": "reversed",
-        "showgrid": False,
-    }
-    x_axis = axis("% of time in steps", range=[0, 100])
-    figure = panels(["What is computed", "What limits its speed"], [axis("", **names)] * 2, x_axis)
-    return figure | {
-        "barmode": "stack",
-        "height": 2 * BAR_PX * len(variants) + 150,
-        "uniformtext": {"mode": "hide", "minsize": 10},
-    }
-
-
-def _share_table(
-    variants: Sequence[Variant], components: Sequence[str], bounds: Sequence[str]
-) -> Table:
+def _share_table(variants: Sequence[Variant]) -> Table:
     rows = []
-    for share, names in (("component_share", components), ("bound_share", bounds)):
-        for name in names:
-            values = [variant.summary["limits"][share].get(name) for variant in variants]
-            shown = ["–" if value is None else percent(value) for value in values]
+    for share in HEADINGS:
+        for name in _all_names(variants, share):
+            parts = [variant.summary["limits"][share].get(name) for variant in variants]
+            shown = [
+                "–" if part is None else f"{part * _step_ms(v):.3g} ms ({percent(part)})"
+                for part, v in zip(parts, variants, strict=True)
+            ]
             rows.append([sentence(words(name)), *shown])
-    return Table(["Part of the step time", *(variant.name for variant in variants)], rows)
+    rows.append(["All of it", *(f"{_step_ms(variant):.3g} ms" for variant in variants)])
+    return Table(["Part of the average step", *(variant.name for variant in variants)], rows)

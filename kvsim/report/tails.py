@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.metrics.catalog import format_figure, latency_and_statistic, metric_of
+from kvsim.metrics.catalog import format_figure, latency_and_statistic, metric_of, percent
 from kvsim.metrics.latency import request_latency
 from kvsim.report.figure import (
     GRAY,
@@ -25,7 +25,8 @@ from kvsim.units import NS_PER_S, format_duration
 
 EXPLANATION = (
     "A point of a curve says which share of the requests took at least so long: lower and further "
-    "left is better. Stars are targets; a curve meets one that it passes below or left of."
+    "left is better. Stars are targets, where dotted lines cross; a curve meets one that it passes "
+    "below or left of."
 )
 LATENCIES = ("ttft", "tpot", "e2e")
 TABLE_STATISTICS = ("p50", "p90", "p95", "p99", "max")
@@ -65,7 +66,7 @@ def _tail_chart(latency: str, variants: Sequence[Variant], values: Sequence[Floa
     least = min(1 / len(sample) for sample in values if len(sample))
     times = np.concatenate([*values, [goal["bound"] for goal in goals if goal["bound"] > 0]])
     span_s = (float(max(times.min(), SHORTEST_S)), float(max(times.max(), SHORTEST_S)))
-    title = _tail_finding(latency, variants, goals)
+    title = _tail_finding(latency, variants, values, goals)
     marks = [_goal_mark(goal) for goal in goals]
     metric = metric_of(f"{latency}_p50_s")
     figure = layout(
@@ -77,26 +78,37 @@ def _tail_chart(latency: str, variants: Sequence[Variant], values: Sequence[Floa
         definition=f"{metric.description.split(';')[0]}.",
         alt=f"Falling curves on logarithmic axes. {title}.",
         figure={"data": data + marks, "layout": figure},
-        table=_tail_table(latency, variants),
+        table=_tail_table(latency, variants, values, goals),
         keys=variant_keys([variant.name for variant in variants]),
     )
 
 
 def _tail_finding(
-    latency: str, variants: Sequence[Variant], goals: Sequence[Mapping[str, Any]]
+    latency: str,
+    variants: Sequence[Variant],
+    values: Sequence[Floats],
+    goals: Sequence[Mapping[str, Any]],
 ) -> str:
-    """Say each variant's value of the first target, or of the 99th percentile."""
+    """Say each variant's value of the first target, or of the 99th percentile.
+
+    Beside the target stands which share of the requests takes longer.
+    """
     name = goals[0]["name"] if goals else f"{latency}_p99_s"
     label = metric_of(name).label
     if not goals:
-        values = (format_figure(name, v.summary["figures"][name]) for v in variants)
-        pairs = zip(variants, values, strict=True)
+        shown = (format_figure(name, v.summary["figures"][name]) for v in variants)
+        pairs = zip(variants, shown, strict=True)
         return f"{label}: " + ", ".join(f"{short_name(v.name)} {value}" for v, value in pairs)
-    said = [_said_of(variant, goals[0]) for variant in variants]
-    return f"{label}, target {format_duration(goals[0]['bound'])}: " + ", ".join(said)
+    said = [_said_of(*each, goals[0]) for each in zip(variants, values, strict=True)]
+    return f"{label}, target {format_duration(goals[0]['bound'])}: " + "; ".join(said)
 
 
-def _said_of(variant: Variant, goal: Mapping[str, Any]) -> str:
+def _beyond(sample: Floats, bound_s: float) -> str:
+    """Return which share of the requests takes longer, a dash if there are none."""
+    return percent(float((sample > bound_s).mean())) if len(sample) else "–"
+
+
+def _said_of(variant: Variant, sample: Floats, goal: Mapping[str, Any]) -> str:
     """Say how a variant stands to the base's goal, which its own SLO may lack or set otherwise."""
     name = goal["name"]
     targets = {target["name"]: target for target in variant.summary["verdict"]["targets"]}
@@ -111,9 +123,11 @@ def _said_of(variant: Variant, goal: Mapping[str, Any]) -> str:
         else f" its own of {format_duration(target['bound'])}"
     )
     verb = {True: f"meets{own or ' it'} with", False: f"misses{own or ' it'} with", None: "has"}
-    return (
-        f"{short_name(variant.name)} {verb[target['met']]} {format_figure(name, target['value'])}"
-    )
+    value = format_figure(name, target["value"])
+    slow = bool((sample > target["bound"]).any())
+    longer = f"{_beyond(sample, target['bound'])} take longer" if slow else "none takes longer"
+    said = f"{short_name(variant.name)} {verb[target['met']]} {value}"
+    return f"{said}, {longer}" if len(sample) else said
 
 
 def _tail_line(sample: Floats, place: int) -> dict[str, Any]:
@@ -177,19 +191,29 @@ def _goal_mark(goal: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _goal_lines(goals: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    rule = {"color": GRAY, "width": 1.5, "dash": "dot"}
-    return [
-        {"type": "line", "x0": goal["bound"], "x1": goal["bound"], "yref": "paper"}
-        | {"y0": 0, "y1": 1, "line": rule}
-        for goal in goals
-        if goal["bound"] > 0
-    ]
+    """Return the lines that cross at each target: its time, and the share that may be slower."""
+    rule = {"type": "line", "line": {"color": GRAY, "width": 1.5, "dash": "dot"}}
+    lines: list[dict[str, Any]] = []
+    for goal in goals:
+        bound_s, allowed = goal["bound"], _allowed_percent(goal)
+        if bound_s > 0:
+            lines.append(rule | {"x0": bound_s, "x1": bound_s, "yref": "paper", "y0": 0, "y1": 1})
+        if bound_s > 0 and allowed:
+            lines.append(rule | {"y0": allowed, "y1": allowed, "xref": "paper", "x0": 0, "x1": 1})
+    return lines
 
 
-def _tail_table(latency: str, variants: Sequence[Variant]) -> Table:
+def _tail_table(
+    latency: str,
+    variants: Sequence[Variant],
+    values: Sequence[Floats],
+    goals: Sequence[Mapping[str, Any]],
+) -> Table:
     names = [f"{latency}_{statistic}_s" for statistic in TABLE_STATISTICS]
-    rows = [
-        [v.name, *(format_figure(name, v.summary["figures"][name]) for name in names)]
-        for v in variants
-    ]
-    return Table(["Variant", *TABLE_STATISTICS], rows)
+    bounds_s = list(dict.fromkeys(goal["bound"] for goal in goals))
+    rows = []
+    for variant, sample in zip(variants, values, strict=True):
+        shown = [format_figure(name, variant.summary["figures"][name]) for name in names]
+        rows.append([variant.name, *shown, *(_beyond(sample, bound_s) for bound_s in bounds_s)])
+    longer = [f"longer than {format_duration(bound_s)}" for bound_s in bounds_s]
+    return Table(["Variant", *TABLE_STATISTICS, *longer], rows)

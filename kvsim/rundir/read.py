@@ -11,7 +11,7 @@ from pyarrow import ArrowException
 from kvsim.errors import InputError, Problem
 from kvsim.metrics.summary import Summary
 from kvsim.table_files import Facts, StoredTable, read_facts
-from kvsim.tables import ADVICE, TABLES, Column, Columns, tables_of
+from kvsim.tables import ADVICE, MAP_TABLES, TABLES, Column, Columns, tables_of
 
 FORMAT = 2  # of what is in a directory; another one can't be read
 MANIFEST = "manifest.json"
@@ -20,7 +20,8 @@ REPLICATIONS = "replications.parquet"
 ADVISED = "advice.parquet"
 REPORT = "report.html"
 ALWAYS = {MANIFEST, SUMMARY, *(f"{table}.parquet" for table in TABLES)}
-ALSO = {REPLICATIONS, ADVISED, REPORT}  # not every run has them
+# Not every run has these.
+ALSO = {REPLICATIONS, ADVISED, REPORT, *(f"{table}.parquet" for table in MAP_TABLES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,21 @@ def open_run(folder: Path) -> Run:
 def stored_tables(
     folder: Path, variants: Sequence[str], class_names: tuple[str, ...]
 ) -> dict[str, dict[str, Columns]]:
-    """Return the tables of a folder by variant and name.
+    """Return the tables of a folder by variant and name, those of the memory map if they are there.
 
     Raises:
         InputError: One of them is no Parquet file.
     """
+    tables = tables_of(class_names)
+    tables |= {
+        table: columns
+        for table, columns in MAP_TABLES.items()
+        if (folder / f"{table}.parquet").is_file()
+    }
     return {
         name: {
             table: _stored(folder / f"{table}.parquet", columns, name)
-            for table, columns in tables_of(class_names).items()
+            for table, columns in tables.items()
         }
         for name in variants
     }

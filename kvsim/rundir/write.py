@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import kvsim
 from kvsim.engine.recorder import Sink
 from kvsim.errors import InputError, Problem
+from kvsim.memory_map import write_memory_map
 from kvsim.metrics.catalog import METRICS
 from kvsim.metrics.summary import Summary, summarize, with_replications
 from kvsim.rundir.read import (
@@ -53,11 +54,13 @@ class Ran:
 
     Attributes:
         run: What is on disk.
+        variants: As resolved, the base first.
         requests: What all variants faced.
         simulated: Totals by variant.
     """
 
     run: Run
+    variants: Mapping[str, ResolvedVariant]
     requests: RequestTable
     simulated: Mapping[str, Simulated]
 
@@ -107,7 +110,27 @@ def run_into(
     }
     _write_json(folder / MANIFEST, about | {"command": command})
     _write_json(folder / SUMMARY, summaries)
-    return Ran(open_run(folder), requests, simulated)
+    return Ran(open_run(folder), variants, requests, simulated)
+
+
+def with_memory_map(ran: Ran, folder: Path) -> Run:
+    """Write the tables of the memory map, which the report shows, to where the run is by now.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    write_memory_map(folder, ran.variants, ran.requests, ran.run.tables, ran.simulated)
+    return open_run(folder)
+
+
+def with_advised(ran: Ran, rows: Sequence[Facts]) -> Ran:
+    """Write what `kvsim.studies.advice` found beside a run, and return the run with it.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    write_facts(ran.run.folder / ADVISED, ADVICE, rows)
+    return replace(ran, run=open_run(ran.run.folder))
 
 
 def _notes(
@@ -248,16 +271,6 @@ def _write_replications(path: Path, replicated: Mapping[str, Sequence[Summary]])
     rows = [replicated[name][number]["figures"] for name, number in places]
     columns = [Column(name, metric.unit, metric.description) for name, metric in METRICS.items()]
     write_figures(path, places, columns, rows)
-
-
-def write_advice(run: Run, rows: Sequence[Facts]) -> Run:
-    """Write what `kvsim.studies.advice` found beside a run, and return the run with it.
-
-    Raises:
-        OSError: The disk refuses.
-    """
-    write_facts(run.folder / ADVISED, ADVICE, rows)
-    return open_run(run.folder)
 
 
 def _write_json(path: Path, value: Any) -> None:

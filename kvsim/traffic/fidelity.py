@@ -6,13 +6,13 @@ from math import log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.metrics.arrivals import WINDOWS_S, dispersion
 from kvsim.metrics.catalog import format_number, percent
+from kvsim.report.drawing import number
 from kvsim.report.figure import Table
-from kvsim.traffic.arrivals import WINDOWS_S, dispersion
 from kvsim.traffic.fit import LEAST_DISPERSION, draws_for
 from kvsim.traffic.lengths import PERCENTILES, rank_correlation
 from kvsim.traffic.summary import Traffic
-from kvsim.traffic.tables import number
 from kvsim.units import NS_PER_S, format_duration, seconds_to_ns
 from kvsim.workload.build import build_requests
 from kvsim.workload.parameters import Workload

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.metrics.arrivals import FEWEST_WINDOWS, dispersion, tick
 from kvsim.rng import stream
-from kvsim.traffic.arrivals import FEWEST_WINDOWS, dispersion, tick
 from kvsim.traffic.rate_shape import RateShape, rate_shape, residual_dispersion
 from kvsim.units import NS_PER_S, seconds_to_ns
 from kvsim.workload.arrivals.bursts import Bursts

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.traffic.arrivals import FEWEST_WINDOWS, counts
+from kvsim.metrics.arrivals import FEWEST_WINDOWS, counts
 from kvsim.units import NS_PER_S, seconds_to_ns
 
 FEWEST_PIECES = 6

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import format_number, percent
+from kvsim.report.drawing import HEIGHT_PX, line, log_axis, thinned
 from kvsim.report.figure import Chart, Table, axis, layout, rounded
-from kvsim.traffic.drawing import HEIGHT_PX, line, log_axis, thinned
 from kvsim.traffic.sessions import turns_and_gaps
 from kvsim.traffic.summary import Traffic
 from kvsim.units import NS_PER_S, format_duration

@@ -6,21 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.metrics.arrivals import ArrivalFigures, arrival_figures, burstiness
 from kvsim.metrics.catalog import format_number, percent
-from kvsim.traffic.arrivals import ArrivalFigures, arrival_figures, poisson_range
 from kvsim.traffic.lengths import LengthFigures, length_figures, rank_correlation
 from kvsim.traffic.reuse import HitCurve, hit_curve
 from kvsim.traffic.sessions import SessionFigures, session_figures, turns_and_gaps
 from kvsim.units import NS_PER_S, format_duration
 from kvsim.workload.traces import Trace
-
-# Index of dispersion up to which counts are called so; Poisson has 1.
-DISPERSION_WORDS = (
-    (0.7, "more even than Poisson"),
-    (1.5, "about as uneven as Poisson"),
-    (5.0, "burstier than Poisson"),
-    (float("inf"), "far burstier than Poisson"),
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,31 +132,6 @@ def _peak(arrivals: ArrivalFigures) -> str:
 def span_words(seconds: float) -> str:
     """Say how long a window is, after `the busiest`."""
     return {1.0: "second", 60.0: "minute"}.get(seconds, format_duration(seconds))
-
-
-def burstiness(arrivals: ArrivalFigures) -> str:
-    """Say in words how uneven arrivals are, at the shortest and at the longest scale known."""
-    known = [window for window in arrivals.windows if window.dispersion is not None]
-    if not known:
-        return "too few to judge how evenly"
-    short, long = known[0], known[-1]
-    words = [
-        _dispersion_words(window.dispersion or 0.0, arrivals.duration_s / window.seconds)
-        for window in (short, long)
-    ]
-    if words[0] == words[1]:
-        return f"{words[0]} at every scale up to {format_duration(long.seconds)}"
-    return (
-        f"{words[0]} over {format_duration(short.seconds)} and {words[1]} over "
-        f"{format_duration(long.seconds)}"
-    )
-
-
-def _dispersion_words(index: float, windows: float) -> str:
-    """Say what an index means; one that a Poisson log may show too (95 %) is called so."""
-    low, high = poisson_range(windows)
-    by_chance = low <= index <= high
-    return next(words for most, words in DISPERSION_WORDS if (1.0 if by_chance else index) <= most)
 
 
 def reuse_words(traffic: Traffic) -> str:

@@ -1,20 +1,16 @@
 """A log's figures as tables of finished text, for the terminal and for the page."""
 
+from kvsim.metrics.arrivals import ArrivalFigures
 from kvsim.metrics.catalog import format_number, percent
+from kvsim.report.arrival_charts import arrival_table
+from kvsim.report.drawing import NONE, number
 from kvsim.report.figure import Table
-from kvsim.traffic.arrivals import ArrivalFigures
 from kvsim.traffic.lengths import LengthFigures
 from kvsim.traffic.reuse import HitCurve
 from kvsim.traffic.summary import Traffic
 from kvsim.units import format_bytes, format_duration
 
 SHARES_OF_REUSE = (0.5, 0.9, 1.0)
-NONE = "–"
-
-
-def number(value: float | None, unit: str = "") -> str:
-    """Show a number with its unit, a dash for none."""
-    return NONE if value is None else f"{format_number(value)}{unit}"
 
 
 def all_tables(traffic: Traffic, kv_bytes_per_token: int | None) -> list[Table]:
@@ -25,20 +21,6 @@ def all_tables(traffic: Traffic, kv_bytes_per_token: int | None) -> list[Table]:
         length_table(traffic),
         *([reuse_table(traffic.reuse, kv_bytes_per_token)] if traffic.reuse else ()),
     ]
-
-
-def arrival_table(arrivals: ArrivalFigures) -> Table:
-    """Return rate and dispersion by length of window."""
-    rows = [
-        [
-            format_duration(window.seconds),
-            number(arrivals.rate_per_s, "/s"),
-            number(window.peak_per_s, "/s"),
-            number(window.dispersion),
-        ]
-        for window in arrivals.windows
-    ]
-    return Table(["window", "mean rate", "busiest", "dispersion (Poisson: 1)"], rows)
 
 
 def length_table(traffic: Traffic) -> Table:

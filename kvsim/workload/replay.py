@@ -22,10 +22,8 @@ def as_sent(
         arrival_ns: When each of them was.
         retried_rows: Rows of `requests` that the numbers beyond its last row stand for.
     """
-    row = np.concatenate([np.arange(len(requests)), retried_rows])[numbers]
-    retried = numbers >= len(requests)
-    order = np.lexsort((numbers, requests.group[row], retried, arrival_ns))
-    row, retried, arrival_ns = row[order], retried[order], arrival_ns[order]
+    order, row = order_sent(requests, numbers, arrival_ns, retried_rows)
+    retried, arrival_ns = (numbers >= len(requests))[order], arrival_ns[order]
     group = requests.group[row]
     changes = (np.diff(group) != 0) | (np.diff(retried) != 0) | (np.diff(arrival_ns) != 0)
     segments = requests.segments
@@ -41,6 +39,15 @@ def as_sent(
         segments=None if segments is None else segments.take(row),
         session=None if requests.session is None else requests.session[row],
     )
+
+
+def order_sent(
+    requests: RequestTable, numbers: Ints, arrival_ns: Ints, retried_rows: Ints
+) -> tuple[Ints, Ints]:
+    """Return the places of requests in the order in which they were sent, and then their rows."""
+    row = np.concatenate([np.arange(len(requests)), retried_rows])[numbers]
+    order = np.lexsort((numbers, requests.group[row], numbers >= len(requests), arrival_ns))
+    return order, row[order]
 
 
 def _of_groups(requests: RequestTable) -> Segments:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,11 +19,16 @@ from kvsim.engine.cluster import Cluster, Fleet
 from kvsim.engine.compiled import fleet as compiled
 from kvsim.engine.compiled import machine_code, pays, price
 from kvsim.engine.compiled.loop import advance
+from kvsim.engine.ranks import to_ranks
+from kvsim.engine.routers.least_requests import LeastRequests
 from kvsim.engine.routers.least_tokens import LeastTokens
+from kvsim.engine.routers.power_of_two import PowerOfTwo
+from kvsim.engine.routers.prefix_aware import PrefixAware
 from kvsim.engine.routers.random import Random
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.engine.routers.shared_queue import SharedQueue
 from kvsim.engine.schedulers.vllm import Vllm
+from kvsim.policy import Policy
 from kvsim.rundir.write import run_into
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.requests import draw_requests
@@ -95,21 +101,35 @@ def test_one_replica(group):
         assert_same(*plain(seed))
 
 
-@pytest.mark.parametrize("group", range(4))
+class Ranked(NamedTuple):
+    """A router whose replicas have several engines."""
+
+    routing: Policy
+    ranks: int
+
+    def build(self, rng):
+        return to_ranks(self.routing.build(rng), self.ranks)
+
+
+ROUTERS = (RoundRobin(), Random(), LeastRequests(), LeastTokens(), PowerOfTwo())
+
+
+@pytest.mark.parametrize("group", range(3 * len(ROUTERS)))
 def test_several_replicas(group, monkeypatch):
     """Rows of all replicas stand in the order in which the cluster writes them, chunk by chunk."""
-    for seed in range(group * 20, group * 20 + 20):
+    for seed in range(group * 10, group * 10 + 10):
         rng = np.random.default_rng(seed)
         monkeypatch.setattr(cluster, "STEPS_IN_A_CHUNK", int(rng.choice([10, 30, 200])))
         monkeypatch.setattr(cluster, "REQUESTS_IN_A_CHUNK", int(rng.choice([3, 20, 1000])))
         requests, config, cost = plain(seed)
         front_end = FrontEnd(per_prompt_token_s=5e-9, request_s=3e-9, busy_s=1e-9)
+        ranks = int(rng.choice([1, 1, 2]))
         assert_same(
             requests,
             config,
             cost,
-            replicas=int(rng.integers(1, 5)),
-            routing=(RoundRobin(), Random())[rng.integers(2)],
+            replicas=int(rng.integers(1, 5)) * ranks,
+            routing=Ranked(ROUTERS[group // 3], ranks),
             front_end=front_end if rng.integers(2) else None,
         )
 
@@ -131,7 +151,7 @@ def test_a_prefix_cache_that_finds_nothing():
 @pytest.mark.prove
 def test_many_more():
     for seed in range(300, 4_000):
-        assert_same(*plain(seed), replicas=1 + seed % 3)
+        assert_same(*plain(seed), replicas=1 + seed % 4, routing=ROUTERS[seed % 5])
 
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -216,7 +236,7 @@ def test_clients_that_wait_are_left_to_the_cluster():
     requests, config, cost = plain(0)
     patient = replace(requests, timeout_ns=np.full(len(requests), 10**9))
     assert not compiled.is_plain(patient, fleet_with(config, cost))
-    assert not compiled.is_plain(requests, fleet_with(config, cost, 2, LeastTokens()))
+    assert not compiled.is_plain(requests, fleet_with(config, cost, 2, PrefixAware()))
     assert not compiled.is_plain(requests, fleet_with(config, cost, 1, SharedQueue()))
 
 

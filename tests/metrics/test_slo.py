@@ -120,13 +120,29 @@ def test_any_percentile_can_be_a_target(verdict):
             None,
             "No SLO is set. 1 of 3 requests finished (1 rejected, 1 timed out).",
         ),
-        ([failed("rejected")] * 2, {"ttft_p99_s": 1.0}, False, "No request finished: 2 rejected."),
-        ([failed("rejected")] * 2, None, None, "No request finished: 2 rejected."),
+        (
+            [failed("rejected")] * 2,
+            {"ttft_p99_s": 1.0},
+            False,
+            "No request finished: all 2 were rejected, too long for max_model_len or the KV cache.",
+        ),
+        (
+            [failed("rejected"), failed("timed_out")],
+            None,
+            None,
+            "No request finished: 1 rejected, 1 timed out.",
+        ),
+        (
+            [failed("timed_out")] * 3,
+            None,
+            None,
+            "No request finished: all 3 were given up by their clients.",
+        ),
         (
             [failed("unfinished")],
             {"max_failed_fraction": 1.0},
             False,
-            "No request finished: 1 unfinished.",
+            "No request finished: the only one was still under way when the run was cut off.",
         ),
         (
             [finished(tokens=1)],

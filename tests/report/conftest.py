@@ -169,7 +169,7 @@ def make_run(traffic: Traffic = Traffic(), names=("base", "contiguous"), slo=SLO
                 events,
                 slo,
                 inputs={"engine": {"max_num_seqs": 256}, "kv_cache": {"kind": kind}},
-                memory_bytes={"Total": 85e9, "Weights": 16.1e9, "KV cache": 53.3 * 2**30},
+                memory_bytes={"weights": 16.1e9, "CUDA graphs": 3e8, "KV cache": 53.3 * 2**30},
                 basis=(BasisLine("attention_decode", "interpolated", "between batches"),),
                 notes=("Prefix caching is off; vLLM's default is on.",),
             )

@@ -8,7 +8,8 @@ import pytest
 
 from kvsim.metrics.catalog import format_figure, percent
 from kvsim.report.figure import Chart, short_name
-from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, queue_and_batch, slot_uses
+from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, slot_uses
+from kvsim.report.queue_and_batch import queue_and_batch
 from kvsim.report.series import MAX_POINTS, Timeline, joined, time_means
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import tails
@@ -40,7 +41,8 @@ def test_plotly_accepts_every_figure(charts):
 
 def test_series_stay_within_the_point_limit_and_say_so(charts, run):
     for key in ("chart-kv-slots", "chart-queue-batch"):
-        lines = [trace for trace in charts[key].figure["data"] if trace["mode"] == "lines"]
+        data = charts[key].figure["data"]
+        lines = [line for line in data if line["mode"] == "lines" and line["yaxis"] != "y3"]
         assert lines
         assert all(900 < len(trace["x"]) <= MAX_POINTS for trace in lines)
         assert f"{len(run.variants[0].steps['step']) + 1:,}" in charts[key].note
@@ -121,7 +123,7 @@ def test_a_variant_without_the_target_of_the_base_is_said_to_have_none(run):
     for targets, said in (
         ([], r"has .+ and no such target$"),
         ([{"name": "e2e_p95_s", "bound": 99.0, "value": 4.5, "met": True}],
-         "meets its own of 99 s with 4.5 s$"),
+         "meets its own of 99 s with 4.5 s, none takes longer$"),
     ):  # fmt: skip
         verdict = {**other.summary["verdict"], "targets": targets}
         changed = replace(other, summary={**other.summary, "verdict": verdict})
@@ -136,16 +138,40 @@ def test_reusable_prefixes_have_a_color_of_their_own():
     assert ("kv_reusable_tokens", "reusable prefixes") in [use[:2] for use in SLOT_USES]
 
 
+def test_the_cross_of_a_target_and_who_is_beyond_it_are_told(synthetic):
+    run = synthetic.run(slo={"ttft_p90_s": 0.5, "ttft_p99_s": 1.0, "e2e_mean_s": 3.0})
+    charts = {chart.key: chart for chart in tails(run.variants, 0.0)}
+    ttft = charts["chart-tail-ttft"]
+    crosses = [
+        (line.get("yref"), line["x0"], line["y0"]) for line in ttft.figure["layout"]["shapes"]
+    ]
+    assert crosses == [
+        ("paper", 0.5, 0),
+        (None, 0, pytest.approx(10)),
+        ("paper", 1.0, 0),
+        (None, 0, pytest.approx(1)),
+    ]
+    for variant, row in zip(run.variants, ttft.table.rows, strict=True):
+        ttft_ns = variant.requests["first_token_ns"] - variant.requests["arrival_ns"]
+        shares = [percent(float((ttft_ns > bound * 1e9).mean())) for bound in (0.5, 1.0)]
+        assert row[-2:] == shares
+    assert ttft.table.header[-2:] == ["longer than 500 ms", "longer than 1 s"]
+    assert f"{shares[0]} take longer" in ttft.title or "0 %" in shares[0]
+    (rule,) = charts["chart-tail-e2e"].figure["layout"]["shapes"]  # a mean allows no share
+    assert rule["x0"] == rule["x1"] == 3.0
+
+
 def test_warmup_is_left_out_of_the_tails(run):
     late = tails(run.variants, warmup_s=30.0)[0].figure["data"][0]
     assert min(late["y"]) > 100 / len(run.variants[0].requests["request"])
 
 
-def test_step_time_bars_add_up(charts):
+def test_step_time_bars_add_up(charts, run):
     data = charts["chart-step-time"].figure["data"]
+    means_ms = [1e3 * variant.summary["figures"]["step_mean_s"] for variant in run.variants]
     for axis in ("y", "y2"):
         bars = [trace["x"] for trace in data if trace["yaxis"] == axis]
-        assert np.sum(bars, axis=0) == pytest.approx(100, abs=0.05)
+        assert np.sum(bars, axis=0) == pytest.approx(means_ms, rel=1e-3)
 
 
 def test_preemption_bars_count_every_preemption(charts):

@@ -6,11 +6,11 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from plotly.offline import get_plotlyjs
 
 from kvsim.metrics.catalog import METRICS, format_figure
 from kvsim.report.inputs import ReportInput
 from kvsim.report.page import build_report
+from kvsim.report.plotly_script import plotly_script
 
 HOSTILE = (
     "</script><script>window.pwned=1</script>",
@@ -83,17 +83,20 @@ def test_answer_comes_first_then_the_promised_order(run, page):
     expected = [
         "verdict",
         "variants",
+        "time",
+        "memory",
         "kv",
         "queue",
+        "iterations",
         "latency",
-        "steps",
         "preemptions",
+        "workload",
         "trust",
         "inputs",
     ]
     assert sections == expected
     links = [a["href"] for tag, a in page.elements if tag == "a"]
-    assert links == [f"#{name}" for name in expected]
+    assert links == ["#start", *(f"#{name}" for name in expected), "#variants"]
 
 
 def test_every_figure_of_the_summary_is_on_the_page(run, page):
@@ -106,7 +109,7 @@ def test_every_figure_of_the_summary_is_on_the_page(run, page):
 def test_targets_inputs_and_reproduction_are_told(page):
     for words in ("TTFT p99", "40 ms", "Speculative decoding", "kv_cache.kind", "paged"):
         assert words in page.text
-    for words in ("kvsim run scenarios/chat.yaml", "0f0f0f", "Weights", "interpolated"):
+    for words in ("kvsim run scenarios/chat.yaml", "0f0f0f", "weights", "interpolated"):
         assert words in page.text
 
 
@@ -141,15 +144,15 @@ def test_policy_allows_exactly_the_two_scripts(page):
 
 
 def test_page_is_small_beside_plotly(html):
-    assert html.count(get_plotlyjs()) == 1
-    assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_000_000
+    assert html.count(plotly_script()) == 1
+    assert len(html.encode()) - len(plotly_script().encode()) < 1_000_000
 
 
 def test_long_runs_stay_small(synthetic):
     traffic = synthetic.Traffic(requests=3000, steps=60_000, preempted=2000)
     html = build_report(synthetic.run(traffic, names=("base", "contiguous", "third", "fourth")))
     assert len(html.encode()) < 8_000_000
-    assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_500_000
+    assert len(html.encode()) - len(plotly_script().encode()) < 1_500_000
 
 
 def test_ids_are_unique_and_every_figure_has_its_place(page):
@@ -196,7 +199,7 @@ def test_nothing_ran(synthetic):
 
 def test_all_rejected(synthetic):
     page = Page(build_report(synthetic.rejected()))
-    assert "No request finished: 5 rejected" in page.text
+    assert "No request finished: all 5 were rejected" in page.text
     assert page.figures == []
 
 

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from kvsim.metrics.arrivals import burstiness
 from kvsim.rng import stream
 from kvsim.traffic.fidelity import ks_distance
 from kvsim.traffic.lengths import length_figures, rank_correlation
 from kvsim.traffic.sessions import session_figures, turns_and_gaps
-from kvsim.traffic.summary import analyze, as_dict, burstiness, sentence
+from kvsim.traffic.summary import analyze, as_dict, sentence
 from kvsim.traffic.tables import all_tables
 from kvsim.workload.requests import Segments
 from kvsim.workload.traces import Trace

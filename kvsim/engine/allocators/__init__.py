@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
+from kvsim.engine.allocators._slot_runs import Filled, SlotRuns
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.request import RequestView
 from kvsim.memory.kv_groups import KVGroup, slots_of
@@ -178,6 +179,14 @@ class KVAllocator(Protocol):
 
     def slot(self, seq: int, position: int) -> int:
         """Translate a token position to its physical slot; IndexError beyond the sequence."""
+        ...
+
+    def slot_runs(self, filled: Filled) -> SlotRuns:
+        """Return what lies where now: each slot is in one run, in physical order.
+
+        Nothing changes. `filled` tells how far each sequence fills its slots; the slots of each
+        use are as many as the running sums say.
+        """
         ...
 
     def take_moved_seqs(self) -> list[int]:

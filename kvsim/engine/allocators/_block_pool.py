@@ -113,6 +113,10 @@ class BlockPool:
         """Return the free blocks in the order in which they will be taken."""
         return (*reversed(self._free_blocks), *self._lru)
 
+    def findable_free(self) -> Iterable[int]:
+        """Return the free blocks that can be found."""
+        return self._lru
+
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Raise AssertionError if the owners are not those of the tables, or a block is lost."""
         counted: dict[int, int] = {}

@@ -13,6 +13,12 @@ from kvsim.engine.allocators import PoolShape, Shortage
 from kvsim.engine.allocators._block_pool import NULL_BLOCK, BlockPool
 from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.allocators._hybrid_lookup import Hits, Lookup
+from kvsim.engine.allocators._slot_runs import (
+    BlockTable,
+    Filled,
+    SlotRuns,
+    runs_of_blocks,
+)
 from kvsim.engine.request import RequestView
 from kvsim.errors import require
 from kvsim.memory.kv_groups import slots_of
@@ -215,6 +221,17 @@ class HybridPool:
         if position < 0 or block == NULL_BLOCK:
             raise IndexError(f"position {position} has no slot")
         return block * size + offset
+
+    def slot_runs(self, filled: Filled) -> SlotRuns:
+        """Return the blocks of all tables of all groups, but those that windows have passed."""
+        tables = []
+        for seq, own in self._sequences.items():
+            fill = filled(seq)
+            for group, table, passed in zip(self._groups, own.tables, own.passed, strict=True):
+                size = group.block_size
+                tables.append(BlockTable(table[passed:], seq, passed * size, *fill, size))
+        blocks = range(1, 1 + self._num_blocks)
+        return runs_of_blocks(tables, self._blocks.findable_free(), blocks, self.block_tokens)
 
     def take_moved_seqs(self) -> list[int]:
         """Return none: blocks never move."""

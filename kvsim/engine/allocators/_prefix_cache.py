@@ -4,7 +4,7 @@ Rules R20 to R28 are those of `docs/vllm-rules.md`.
 """
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from operator import eq
 
 from kvsim.engine.allocators import PoolShape, Shortage
@@ -151,6 +151,9 @@ class PrefixCachingPool(PagedPool):
 
     def _used_free_blocks(self) -> list[int]:
         return [*self._free_blocks, *self._lru]
+
+    def _findable_free_blocks(self) -> Iterable[int]:
+        return self._lru
 
     def _touch(self, hits: list[int], idle: list[int]) -> None:
         """Add an owner to blocks that were found; the idle ones of them leave the queue."""

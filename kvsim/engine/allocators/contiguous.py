@@ -5,7 +5,7 @@ reserves the longest sequence, Orca (Pow2) rounds the true output up to a power 
 (Oracle) knows the true output; all three use buddy placement there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +14,18 @@ from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
 from kvsim.engine.allocators._address_space import AddressSpace, Holes, best_fit, first_fit
 from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.allocators._buddy import BuddyForest
+from kvsim.engine.allocators._slot_runs import (
+    FREE,
+    HELD,
+    HOLES,
+    INSIDE,
+    NOBODY,
+    ROUNDING,
+    TO_COME,
+    Filled,
+    SlotRuns,
+    runs_of,
+)
 from kvsim.engine.request import RequestView
 from kvsim.errors import require
 
@@ -229,6 +241,32 @@ class ContiguousPool:
         if not 0 <= position < reservation.tokens:
             raise IndexError(f"position {position} of {reservation.tokens}")
         return reservation.start + position
+
+    def slot_runs(self, filled: Filled) -> SlotRuns:
+        """Return reservations and holes; buddy chunks that can't merge are holes apart."""
+        places: list[tuple[int, int]] = [(start, NOBODY) for start, _ in self._space.holes()]
+        places += [(own.start, seq) for seq, own in self._reservations.items()]
+        size_of = dict(self._space.holes())
+        pieces: list[tuple[int, int, int]] = []
+        for start, seq in sorted(places):
+            if seq == NOBODY:
+                size = size_of[start]
+                too_small = size < self._last_reservation_tokens
+                pieces.append((size, HOLES if too_small else FREE, NOBODY))
+            else:
+                pieces += self._pieces(seq, *filled(seq))
+        return runs_of(pieces)
+
+    def _pieces(
+        self, seq: int, computed_tokens: int, final_tokens: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield the parts of a reservation: length, use, owner."""
+        tokens = self._reservations[seq].tokens
+        held = min(computed_tokens, tokens)
+        used = max(held, min(final_tokens, tokens))
+        rounding = self._space.chunk_tokens(tokens) - tokens
+        lengths = {HELD: held, TO_COME: used - held, INSIDE: tokens - used, ROUNDING: rounding}
+        return ((length, use, seq) for use, length in lengths.items())
 
     def lookup(self, request: RequestView) -> int:
         """Return 0: a reservation is its sequence's alone."""

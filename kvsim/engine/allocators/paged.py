@@ -13,6 +13,13 @@ import numpy as np
 
 from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
 from kvsim.engine.allocators._books import require_sums
+from kvsim.engine.allocators._slot_runs import (
+    NOBODY,
+    BlockTable,
+    Filled,
+    SlotRuns,
+    runs_of_blocks,
+)
 from kvsim.engine.request import RequestView
 from kvsim.errors import require
 
@@ -282,6 +289,21 @@ class PagedPool:
             raise IndexError(f"negative position {position}")
         return self._tables[seq][index] * self._block_size + offset
 
+    def slot_runs(self, filled: Filled) -> SlotRuns:
+        """Return the blocks of all tables.
+
+        Of those that are owed nobody knows whose they are, or how full: the next free ones count
+        as held, by nobody.
+        """
+        size = self._block_size
+        tables = [
+            BlockTable(table, seq, 0, *filled(seq), size) for seq, table in self._tables.items()
+        ]
+        if owed := self.owed_blocks:
+            tables.append(BlockTable(self.free_queue()[:owed], NOBODY, 0, owed * size, 0, size))
+        blocks = range(self._first_block, self._first_block + self._num_blocks)
+        return runs_of_blocks(tables, self._findable_free_blocks(), blocks, size)
+
     def lookup(self, request: RequestView) -> int:
         """Return 0: nothing outlives its sequence."""
         return 0
@@ -393,6 +415,10 @@ class PagedPool:
     def _used_free_blocks(self) -> list[int]:
         """Return the free blocks that somebody has used or that were brought up."""
         return self._free_blocks
+
+    def _findable_free_blocks(self) -> Iterable[int]:
+        """Return the free blocks whose prefix can be found."""
+        return ()
 
     def _count_taken(self, blocks: int) -> None:
         tokens = blocks * self._block_size

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from kvsim.engine.compiled.layout import MORE_DIMENSIONS, Cost, Floats, Ints, Replica
+from kvsim.engine.compiled.layout import DIMENSIONS, Cost, Floats, Ints, Replicas
 from kvsim.engine.compiled.loop import advance
 
 
@@ -16,17 +16,17 @@ def machine_code() -> tuple[str, bytes]:
     """Return the name of the compiled `advance`, and an object file that has it."""
     import numba
 
-    def type_of(kind: Any, dimensions: dict[str, int]) -> Any:
+    def type_of(kind: Any) -> Any:
         dtypes = {Ints: numba.int64, Floats: numba.float64}
         hints = get_type_hints(kind)
         arrays = [
-            numba.types.Array(dtypes[hints[name]], dimensions.get(name, 1), "C")
+            numba.types.Array(dtypes[hints[name]], DIMENSIONS[kind].get(name, 1), "C")
             for name in kind._fields
         ]
         return numba.types.NamedTuple(arrays, kind)
 
     function: Any = advance
-    signature = (type_of(Replica, MORE_DIMENSIONS), type_of(Cost, MORE_DIMENSIONS), numba.int64)
+    signature = (type_of(Replicas), type_of(Cost))
     function.compile(signature)
     compiled = function.overloads[signature]
     _, _, (object_file, _) = compiled.library.serialize_using_object_code()

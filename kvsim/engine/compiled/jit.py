@@ -15,5 +15,5 @@ def jit(function: Function) -> Function:
         return function
     import numba
 
-    compiled: Function = numba.njit(cache=True)(function)  # it keeps object files for its cache
+    compiled: Function = numba.njit(cache=True, _nrt=False, forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)  # it keeps object files for its cache
     return compiled

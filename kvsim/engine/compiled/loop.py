@@ -1,503 +1,234 @@
-"""The decisions of one replica, step by step, on arrays.
+"""The loop: requests are sent to replicas, and each replica goes on turn by turn.
 
-What a step computes counts as computed when it is scheduled; its tokens come when it ends. Rules
-R1 to R42 are those of `docs/vllm-rules.md`.
+What a step computes counts as computed when it is scheduled; its tokens come when it ends.
 """
 
-import numpy as np
-
+from kvsim.engine.compiled.books import append, own, take_in, withdraw, write_event
 from kvsim.engine.compiled.jit import jit
 from kvsim.engine.compiled.layout import (
-    ADMITTED_NS,
+    ACTS_NS,
     ANSWER,
-    BATCHED_TOKENS,
-    BEYOND,
+    ANY,
     BLOCK_TOKENS,
-    BLOCKS,
+    BUSY_NS,
     CACHES_PREFIXES,
-    CAPACITY_TOKENS,
-    CHUNK,
-    CHUNKED_PREFILL,
     COMING,
+    COMPARED,
     COMPUTED,
     DISCARDED_TOKENS,
     DONE,
     ENDS,
-    EVENTS,
-    FINAL,
+    EVENT_ROWS,
     FIRST_NS,
-    FREE_AT_NS,
-    FREE_BLOCKS,
+    FRONT_END_NS,
     FULL,
-    HEAD,
-    HEAD_LACKS,
     HELD_TOKENS,
     INDEX,
-    INSIDE_TOKENS,
-    LACKING_BUDGET,
-    LACKING_SLOT,
     LAST_NS,
-    LEFT,
-    LONG_PREFILL_TOKENS,
-    LOST_TOKENS,
-    MAX_MODEL_LEN,
-    MAX_TOKENS,
-    MOST_IN_FLIGHT,
+    LEFT_ROWS,
+    LOAD_REQUESTS,
+    LOAD_TOKENS,
+    LOOKS,
     MOST_RUNNING,
+    NEVER_NS,
+    NEXT_REQUEST,
+    NOBODY,
     NOW_NS,
     OLDEST,
+    OTHER,
     PARTED,
+    PAUSE_STEPS,
     PAUSED,
-    PREEMPTIONS,
-    PREFILLING,
+    PAUSES,
     PROMPT,
     PROMPTS,
     QUEUED_NS,
-    RECOMPUTED,
-    RESTS,
+    RANKS,
+    REJECTED,
+    REPLICA,
+    REST_NS,
     REUSABLE_BLOCKS,
-    ROWS,
     RUNNING,
     SAMPLED,
     STEP,
-    STEP_TOKENS,
-    STUCK,
+    STEP_ROWS,
     STUCK_HEAD,
-    TAIL,
     TARGET,
-    WATERMARK_BLOCKS,
+    TURN_TAKEN,
+    WAITING,
+    WRITTEN_STEPS,
     Cost,
-    Ints,
     Replica,
+    Replicas,
 )
-from kvsim.engine.compiled.price import chunks_ns, step_ns
-from kvsim.tables import EVENT_KINDS, STEPS
-from kvsim.tables import HEAD_LACKS as LACKS
+from kvsim.engine.compiled.schedule import start_steps
+from kvsim.engine.compiled.stretch import end_stretch, pass_quiet_steps
+from kvsim.tables import EVENT_KINDS
 
-PREEMPTED_EVENT = EVENT_KINDS.index("preempted")
 RESUMED_EVENT = EVENT_KINDS.index("resumed")
-NOTHING = LACKS.index("nothing")
-KV_BLOCKS = LACKS.index("kv_blocks")
-WATERMARK = LACKS.index("watermark")
-PREEMPTING = LACKS.index("preempting")
-NEVER_NS = 2**62
 
-_COLUMN = {column.name: place for place, column in enumerate(STEPS)}
-REPLICA, NUMBER, START, DURATION = (
-    _COLUMN[name] for name in ("replica", "step", "start_ns", "duration_ns")
-)
-CHUNK_SEQS, CHUNK_TOKENS, CHUNK_CONTEXT, CHUNK_PAIRS, CHUNK_NS = (
-    _COLUMN[f"prefill_{name}"] for name in ("seqs", "tokens", "kv_tokens", "pairs", "attention_ns")
-)
-DECODES, CONTEXT, DISCARDED = (
-    _COLUMN[name] for name in ("decode_seqs", "decode_kv_tokens", "discarded_seqs")
-)
-RUN, WAIT, PREEMPT, LACK = (
-    _COLUMN[name] for name in ("running_seqs", "waiting_seqs", "preempted_seqs", "head_lacks")
-)
-HELD, TO_COME, INSIDE, REUSABLE, FREE = (
-    _COLUMN[f"kv_{name}_tokens"] for name in ("held", "to_come", "inside", "reusable", "free")
-)
+# Requests
 
 
 @jit
-def advance(r: Replica, cost: Cost, pause_after_steps: int) -> int:
-    """Go on until all requests have left (DONE), or a buffer of rows is full (FULL).
+def advance(fleet: Replicas, cost: Cost) -> int:
+    """Go on until all requests have left (DONE), or rows have to be taken out first.
 
-    PAUSED: a request has left when `pause_after_steps` had been scheduled, or more. STUCK: nothing
-    can be scheduled, which no plain case allows. BEYOND: somebody is preempted whose prefix is
-    cached. After FULL and PAUSED it can be called again.
+    FULL: a buffer of rows is full. PAUSED: of each replica that pauses, a request has left when
+    PAUSE_STEPS of its steps or more were unwritten; the others have come as far as they can without
+    it. STUCK: nothing can be scheduled, which no plain case allows. BEYOND: somebody is preempted
+    whose prefix is cached. After FULL and PAUSED it can be called again.
     """
-    at = r.at
+    rows, requests = fleet.rows, len(fleet.arrival_ns)
+    if not fleet.limits[LOOKS]:
+        while rows[NEXT_REQUEST] < requests:
+            _send(fleet)
     while True:
-        _take_in(r)
-        if at[RUNNING] or at[TAIL] > at[HEAD]:
-            most = len(r.steps) - at[ROWS]
-            room = min(len(r.left) - at[LEFT], (len(r.events) - at[EVENTS]) // 2)
-            if most < 3 or room <= r.limits[MOST_RUNNING]:
-                return FULL
-            if not _pass_quiet_steps(r, cost, most):
-                outcome = _start(r, cost)
-                if outcome in (STUCK, BEYOND):
-                    return outcome
+        until_ns = NEVER_NS
+        if rows[NEXT_REQUEST] < requests:
+            until_ns = fleet.arrival_ns[rows[NEXT_REQUEST]]
+        pauses = False
+        for place in range(len(fleet.at)):
+            if fleet.at[place, ACTS_NS] < until_ns:
+                outcome = _go_on(_replica(fleet, place), cost, until_ns)
                 if outcome == PAUSED:
-                    continue
-        elif at[OLDEST] == at[STEP]:
-            if at[COMING] == r.given.shape[1]:
-                return DONE
-            at[NOW_NS] = max(at[NOW_NS], r.given[QUEUED_NS, at[COMING]])
-            continue
-        left = at[LEFT]
-        _complete(r)
-        if at[LEFT] > left and at[STEP] >= pause_after_steps:
+                    pauses = True
+                elif outcome != DONE:
+                    return outcome
+        if pauses:
             return PAUSED
-
-
-@jit
-def _take_in(r: Replica) -> None:
-    """Put those into the queue who have come."""
-    at, queued_ns = r.at, r.given[QUEUED_NS]
-    while at[COMING] < len(queued_ns) and queued_ns[at[COMING]] <= at[NOW_NS]:
-        if at[TAIL] == at[HEAD]:
-            at[STUCK_HEAD] = 0
-        r.queue[at[TAIL]] = at[COMING]
-        at[TAIL] += 1
-        at[COMING] += 1
-
-
-# Quiet steps: the same sequences decode, and nobody can be admitted
-
-
-@jit
-def _pass_quiet_steps(r: Replica, cost: Cost, most: int) -> int:
-    """Compute the steps in which nothing changes, at most so many; return how many there were."""
-    at, in_flight = r.at, r.limits[MOST_IN_FLIGHT]
-    running, waiting = at[RUNNING], at[TAIL] - at[HEAD]
-    if at[STEP] - at[OLDEST] != in_flight - 1 or not running or at[PREFILLING]:
-        return 0
-    if (waiting and not at[STUCK_HEAD]) or running > r.limits[STEP_TOKENS]:
-        return 0
-    if in_flight == 2 and r.counts[at[OLDEST] % 2].any():
-        return 0
-    most = min(most, len(r.filled))
-    for place in range(running):
-        i = r.running[place]
-        most = min(most, r.given[ANSWER, i] - r.life[SAMPLED, i])
-    context = _foresee(r, most)
-    before_ns = NEVER_NS
-    if at[COMING] < r.given.shape[1]:
-        before_ns = r.given[QUEUED_NS, at[COMING]]
-    head_lacks = at[HEAD_LACKS] if waiting else NOTHING
-    steps, turn_ns, last_end_ns, end_ns = 0, at[NOW_NS], at[FREE_AT_NS], at[FREE_AT_NS]
-    while steps < most and (turn_ns < before_ns or not steps):
-        blocks = r.due[steps % r.limits[BLOCK_TOKENS]]
-        if blocks > at[FREE_BLOCKS]:
-            break
-        _take_blocks(at, blocks)
-        at[INSIDE_TOKENS] += r.filled[steps]
-        at[HELD_TOKENS] += running
-        context += running
-        duration_ns = step_ns(cost, running, running, running, context, 0.0)
-        start_ns = max(turn_ns, end_ns)
-        row = _write(r, start_ns, duration_ns, waiting, head_lacks)
-        row[DECODES], row[CONTEXT] = running, context
-        last_end_ns, end_ns = end_ns, start_ns + duration_ns
-        turn_ns = end_ns if in_flight == 1 else last_end_ns
-        at[STEP] += 1
-        steps += 1
-    if steps:
-        at[FREE_AT_NS] = end_ns
-        at[OLDEST] = at[STEP] - in_flight
-        r.end_ns[(at[STEP] - 1) % 2] = end_ns
-        if in_flight == 2:
-            r.end_ns[at[STEP] % 2] = last_end_ns
-        _note_quiet(r, steps)
-    return steps
-
-
-@jit
-def _foresee(r: Replica, most: int) -> int:
-    """Note in which steps to come blocks are taken, and some of their slots for nothing.
-
-    Returns the sum of the contexts.
-    """
-    size, context = r.limits[BLOCK_TOKENS], 0
-    r.due[:] = 0
-    r.filled[:most] = 0
-    for place in range(r.at[RUNNING]):
-        i = r.running[place]
-        computed, blocks = r.life[COMPUTED, i], r.life[BLOCKS, i]
-        context += computed
-        r.due[blocks * size - computed] += 1
-        last_block = (r.given[FINAL, i] - 1) // size
-        last_taken = last_block * size - computed
-        if last_block >= blocks and last_taken < most:
-            r.filled[last_taken] += (last_block + 1) * size - r.given[FINAL, i]
-    return context
-
-
-@jit
-def _note_quiet(r: Replica, steps: int) -> None:
-    """Bring all who decode up to date after quiet steps, and note who ends with the last one."""
-    for place in range(r.at[RUNNING]):
-        i = r.running[place]
-        r.life[COMPUTED, i] += steps
-        r.life[SAMPLED, i] += steps
-        r.life[BLOCKS, i] = _blocks(r, r.life[COMPUTED, i])
-        if r.life[SAMPLED, i] == r.given[ANSWER, i]:
-            _note_end(r, r.at[STEP] - 1, i)
-
-
-# A step that changes something
-
-
-@jit
-def _start(r: Replica, cost: Cost) -> int:
-    """Schedule until enough steps are in flight.
-
-    Returns PAUSED after an empty step that took its time, STUCK where nothing can be scheduled,
-    BEYOND where somebody is preempted whose prefix is cached.
-    """
-    at = r.at
-    while at[STEP] - at[OLDEST] < r.limits[MOST_IN_FLIGHT]:
-        events = at[EVENTS]
-        scheduled = _schedule(r, cost)
-        if at[EVENTS] > events and r.limits[CACHES_PREFIXES]:
-            return BEYOND
-        if scheduled:
-            continue
-        if at[OLDEST] < at[STEP]:
+        if rows[NEXT_REQUEST] == requests:
             return DONE
-        if at[EVENTS] == events:
-            return STUCK
-        if r.limits[MOST_IN_FLIGHT] == 1:
-            at[NOW_NS] += step_ns(cost, 0, 0, 0, 0, 0.0)
-            return PAUSED
-    return DONE
+        _send(fleet)
 
 
 @jit
-def _schedule(r: Replica, cost: Cost) -> bool:
-    """Decide what the next step computes, and record it; False if it computes nothing."""
+def _replica(fleet: Replicas, place: int) -> Replica:
+    """Return what a replica works on."""
+    return Replica(
+        fleet.limits,
+        fleet.rows,
+        fleet.requests,
+        fleet.at[place],
+        fleet.running[place],
+        fleet.end_ns[place],
+        fleet.counts[place],
+        fleet.members[place],
+        fleet.due[place],
+        fleet.filled[place],
+        fleet.chunks,
+        fleet.steps,
+        fleet.left,
+        fleet.events,
+    )
+
+
+@jit
+def _send(fleet: Replicas) -> None:
+    """Send the next request to a replica, unless it is rejected."""
+    i, requests = fleet.rows[NEXT_REQUEST], fleet.requests
+    fleet.rows[NEXT_REQUEST] += 1
+    if requests[i, REPLICA] == REJECTED:
+        return
+    place = _choose(fleet, i)
+    requests[i, REPLICA] = place
+    r = _replica(fleet, place)
+    r.at[LOAD_REQUESTS] += 1
+    r.at[LOAD_TOKENS] += requests[i, PROMPT]
+    r.at[FRONT_END_NS] = max(fleet.arrival_ns[i], r.at[FRONT_END_NS]) + requests[i, BUSY_NS]
+    queued_ns = r.at[FRONT_END_NS] + fleet.limits[REST_NS]
+    requests[i, QUEUED_NS] = queued_ns
+    append(r, i)
+    r.at[ACTS_NS] = min(r.at[ACTS_NS], queued_ns)
+
+
+@jit
+def _choose(fleet: Replicas, i: int) -> int:
+    """Return where a request goes: of the least loaded replica, the first of equals, a rank."""
+    ranks, compared = fleet.limits[RANKS], fleet.limits[COMPARED]
+    chosen, other = fleet.requests[i, REPLICA], fleet.requests[i, OTHER]
+    if chosen == ANY:
+        chosen, least = 0, _load(fleet, 0, compared)
+        for place in range(1, len(fleet.at) // ranks):
+            load = _load(fleet, place, compared)
+            if load < least:
+                chosen, least = place, load
+    elif _load(fleet, other, compared) < _load(fleet, chosen, compared):
+        chosen = other
+    first = chosen * ranks
+    chosen = first
+    for place in range(first + 1, first + ranks):
+        if fleet.at[place, LOAD_REQUESTS] < fleet.at[chosen, LOAD_REQUESTS]:
+            chosen = place
+    return int(chosen)
+
+
+@jit
+def _load(fleet: Replicas, replica: int, compared: int) -> int:
+    """Return the load of all ranks of a replica."""
+    load, ranks = 0, fleet.limits[RANKS]
+    for place in range(replica * ranks, (replica + 1) * ranks):
+        load += fleet.at[place, compared]
+    return load
+
+
+# Turns of a replica
+
+
+@jit
+def _go_on(r: Replica, cost: Cost, until_ns: int) -> int:
+    """Let all happen that happens on a replica before an instant (DONE); else see `advance`."""
     at = r.at
-    cap = r.limits[BATCHED_TOKENS]
-    if r.limits[LONG_PREFILL_TOKENS] and at[RUNNING] + at[TAIL] - at[HEAD] > 1:
-        cap = r.limits[LONG_PREFILL_TOKENS]  # R4
-    at[STUCK_HEAD] = 0
-    events = at[EVENTS]
-    budget = _schedule_running(r, cap)
-    preempted = at[EVENTS] - events
-    lacks = NOTHING
-    if at[TAIL] > at[HEAD]:
-        if preempted:
-            lacks = PREEMPTING  # R6
-        else:
-            lacks = _admit(r, cap, budget)
-            at[STUCK_HEAD] = lacks == r.limits[LACKING_SLOT] or lacks == KV_BLOCKS
-    at[HEAD_LACKS] = lacks
-    return _execute(r, cost, preempted)
-
-
-@jit
-def _schedule_running(r: Replica, cap: int) -> int:
-    """Give those who run their tokens, in order of admission (R1), and preempt from the end (R12).
-
-    Returns the budget that is left.
-    """
-    at, budget, place = r.at, r.limits[STEP_TOKENS], 0
-    while place < at[RUNNING]:
-        i = r.running[place]
-        place += 1
-        r.life[CHUNK, i] = 0
-        if r.life[RESTS, i]:
-            continue
-        computed = r.life[COMPUTED, i]
-        left = r.given[PROMPT, i] + r.life[SAMPLED, i] - computed
-        if computed < r.life[TARGET, i]:
-            left = min(left, r.limits[MAX_MODEL_LEN] - 1 - computed)  # R3
-        tokens = min(left, cap, budget)
-        if tokens <= 0:
-            continue
-        blocks = _blocks(r, computed + tokens)
-        while blocks - r.life[BLOCKS, i] > at[FREE_BLOCKS]:
-            victim = r.running[at[RUNNING] - 1]
-            _preempt(r, victim)
-            if victim == i:
-                break
-        else:
-            _own(r, i, blocks)
-            r.life[CHUNK, i] = tokens
-            budget -= tokens
-    return int(budget)
-
-
-@jit
-def _admit(r: Replica, cap: int, budget: int) -> int:
-    """Admit from the head of the queue until something lacks; return what (R5)."""
-    at = r.at
-    while at[TAIL] > at[HEAD]:
-        if at[RUNNING] >= r.limits[MOST_RUNNING]:
-            return int(r.limits[LACKING_SLOT])
-        i = r.queue[at[HEAD]]
-        known = r.given[PROMPT, i] + r.life[SAMPLED, i]
-        tokens = min(known, cap)
-        if not r.limits[CHUNKED_PREFILL] and tokens > budget:
-            tokens = 0  # R2
-        tokens = min(tokens, budget)
-        if not tokens:
-            return int(r.limits[LACKING_BUDGET])
-        needed = _blocks(r, known)  # R17
-        if needed > at[FREE_BLOCKS]:
-            return KV_BLOCKS
-        if at[RUNNING] and needed + r.limits[WATERMARK_BLOCKS] > at[FREE_BLOCKS]:
-            return WATERMARK
-        at[HEAD] += 1
-        if r.life[ADMITTED_NS, i] < 0:
-            r.life[ADMITTED_NS, i] = at[NOW_NS]
-        r.life[RECOMPUTED, i] += r.life[COMPUTED, i]  # all of it was lost
-        r.life[COMPUTED, i] = 0
-        r.life[TARGET, i] = known
-        r.life[CHUNK, i] = tokens
-        _own(r, i, _blocks(r, tokens))
-        r.running[at[RUNNING]] = i
-        at[RUNNING] += 1
-        at[PREFILLING] += 1
-        budget -= tokens
-    return NOTHING
-
-
-@jit
-def _execute(r: Replica, cost: Cost, preempted: int) -> bool:
-    """Count the step's tokens as computed, and write its row; False if it has none."""
-    at, count, decodes, context, discarded = r.at, 0, 0, 0, 0
-    chunk_tokens, chunk_context, pairs = 0, 0, 0
-    for place in range(at[RUNNING]):
-        i = r.running[place]
-        new, before = r.life[CHUNK, i], r.life[COMPUTED, i]
-        if not new:
-            continue
-        r.life[COMPUTED, i] = before + new
-        if before >= r.life[TARGET, i]:
-            decodes += 1
-            context += before + 1
-            discarded += r.life[SAMPLED, i] >= r.given[ANSWER, i]
-            r.life[SAMPLED, i] += 1
-        else:
-            r.chunks[count, 0], r.chunks[count, 1] = new, before
-            count += 1
-            chunk_tokens += new
-            chunk_context += before + new
-            pairs += new * before + new * (new + 1) // 2
-            if before + new < r.life[TARGET, i]:
+    if at[PAUSES] and at[STEP] - at[WRITTEN_STEPS] >= r.limits[PAUSE_STEPS]:
+        return PAUSED
+    at[PAUSES] = 0
+    while True:
+        if not at[TURN_TAKEN]:
+            if not at[RUNNING] + at[WAITING] and at[OLDEST] == at[STEP]:
+                if at[COMING] == NOBODY:
+                    at[ACTS_NS] = NEVER_NS
+                    return DONE
+                at[NOW_NS] = max(at[NOW_NS], r.requests[at[COMING], QUEUED_NS])
+            at[ACTS_NS] = at[NOW_NS]
+            if at[NOW_NS] >= until_ns:
+                return DONE
+            outcome = _take_turn(r, cost, until_ns)
+            if outcome == PAUSED:
                 continue
-            _note(r, at[STEP] % 2, PROMPTS, i)
-            at[PREFILLING] -= 1
-            r.life[SAMPLED, i] += 1
-        if r.life[SAMPLED, i] == r.given[ANSWER, i]:
-            _note_end(r, at[STEP], i)
-    if not count + decodes:
-        return False
-    tokens = chunk_tokens + decodes
-    at[HELD_TOKENS] += tokens
-    attention_ns = chunks_ns(cost, r.chunks, count)
-    duration_ns = step_ns(cost, tokens, count + decodes, decodes, context, attention_ns)
-    start_ns = max(at[NOW_NS], at[FREE_AT_NS])
-    at[FREE_AT_NS] = r.end_ns[at[STEP] % 2] = start_ns + duration_ns
-    row = _write(r, start_ns, duration_ns, at[TAIL] - at[HEAD], at[HEAD_LACKS])
-    row[CHUNK_SEQS], row[CHUNK_TOKENS], row[CHUNK_CONTEXT] = count, chunk_tokens, chunk_context
-    row[CHUNK_PAIRS], row[CHUNK_NS] = pairs, int(np.rint(attention_ns))
-    row[DECODES], row[CONTEXT], row[DISCARDED], row[PREEMPT] = (
-        decodes,
-        context,
-        discarded,
-        preempted,
-    )
-    at[STEP] += 1
-    return True
+            if outcome != DONE:
+                return outcome
+            at[TURN_TAKEN] = 1
+        at[ACTS_NS] = r.end_ns[at[OLDEST] % 2]
+        if at[ACTS_NS] >= until_ns:
+            return DONE
+        left = r.rows[LEFT_ROWS]
+        _complete(r)
+        at[TURN_TAKEN] = 0
+        if r.rows[LEFT_ROWS] > left and at[STEP] - at[WRITTEN_STEPS] >= r.limits[PAUSE_STEPS]:
+            at[PAUSES] = 1
+            return PAUSED
 
 
 @jit
-def _write(r: Replica, start_ns: int, duration_ns: int, waiting: int, head_lacks: int) -> Ints:
-    """Write the row of the step that is being scheduled, and return it.
-
-    What it computes is still to be filled in.
-    """
+def _take_turn(r: Replica, cost: Cost, until_ns: int) -> int:
+    """Schedule what can be now; DONE, FULL, or what `start_steps` returns."""
     at = r.at
-    row: Ints = r.steps[at[ROWS]]
-    at[ROWS] += 1
-    row[:] = 0
-    row[REPLICA], row[NUMBER], row[START], row[DURATION] = (
-        r.limits[INDEX],
-        at[STEP],
-        start_ns,
-        duration_ns,
-    )
-    row[RUN], row[WAIT], row[LACK] = at[RUNNING], waiting, head_lacks
-    free, held, inside = (
-        at[FREE_BLOCKS] * r.limits[BLOCK_TOKENS],
-        at[HELD_TOKENS],
-        at[INSIDE_TOKENS],
-    )
-    reusable = at[REUSABLE_BLOCKS] * r.limits[BLOCK_TOKENS]
-    row[HELD], row[INSIDE], row[REUSABLE], row[FREE] = held, inside, reusable, free - reusable
-    row[TO_COME] = r.limits[CAPACITY_TOKENS] - free - held - inside
-    return row
-
-
-@jit
-def _blocks(r: Replica, tokens: int) -> int:
-    """Return how many blocks hold so many tokens."""
-    size = r.limits[BLOCK_TOKENS]
-    return int((min(tokens, r.limits[MAX_MODEL_LEN]) + size - 1) // size)
-
-
-@jit
-def _own(r: Replica, i: int, blocks: int) -> None:
-    """Let a request own so many blocks, and count the slots in them that nothing will fill."""
-    size, final, before = r.limits[BLOCK_TOKENS], r.given[FINAL, i], r.life[BLOCKS, i]
-    if blocks != before:
-        _take_blocks(r.at, blocks - before)
-        r.at[INSIDE_TOKENS] += max(0, blocks * size - final) - max(0, before * size - final)
-        r.life[BLOCKS, i] = blocks
-
-
-@jit
-def _take_blocks(at: Ints, blocks: int) -> None:
-    """Take free blocks; those that can be found are taken last (R27)."""
-    at[FREE_BLOCKS] -= blocks
-    at[REUSABLE_BLOCKS] = min(at[REUSABLE_BLOCKS], at[FREE_BLOCKS])
-
-
-@jit
-def _preempt(r: Replica, i: int) -> None:
-    """Take all from the request that was admitted last, and put it in front of the queue (R15)."""
-    at, computed = r.at, r.life[COMPUTED, i]
-    at[RUNNING] -= 1
-    at[HEAD] -= 1
-    r.queue[at[HEAD]] = i
-    _own(r, i, 0)
-    at[HELD_TOKENS] -= computed
-    at[LOST_TOKENS] += computed
-    r.life[PREEMPTIONS, i] += 1
-    r.life[RESTS, i] = 0
-    if computed < r.life[TARGET, i]:
-        at[PREFILLING] -= 1
-    elif at[OLDEST] < at[STEP]:  # its last token is in flight (R42)
-        _note(r, (at[STEP] - 1) % 2, PARTED, i)
-    else:
-        r.life[LAST_NS, i] = at[NOW_NS]
-    _write_event(r, at[STEP], i, PREEMPTED_EVENT, computed, 0)
-
-
-@jit
-def _note(r: Replica, slot: int, what: int, i: int) -> None:
-    """Note what the end of a step in flight means to a request."""
-    r.members[slot, what, r.counts[slot, what]] = i
-    r.counts[slot, what] += 1
-
-
-@jit
-def _note_end(r: Replica, step: int, i: int) -> None:
-    """Note that a step brings the last token of an answer; `max_tokens` is known ahead (R40)."""
-    _note(r, step % 2, ENDS, i)
-    r.life[RESTS, i] = r.given[ANSWER, i] == r.given[MAX_TOKENS, i]
-
-
-@jit
-def _write_event(r: Replica, step: int, i: int, kind: int, tokens: int, gap_ns: int) -> None:
-    row = r.events[r.at[EVENTS]]
-    r.at[EVENTS] += 1
-    row[0], row[1], row[2], row[3] = r.limits[INDEX], r.at[NOW_NS], step, i
-    row[4], row[5], row[6] = kind, tokens, gap_ns
-
-
-# A step ends
+    if take_in(r):
+        end_stretch(r)
+    if not at[RUNNING] + at[WAITING]:
+        return DONE
+    room = min(len(r.left) - r.rows[LEFT_ROWS], (len(r.events) - r.rows[EVENT_ROWS]) // 2)
+    if len(r.steps) - r.rows[STEP_ROWS] < 3 or room <= r.limits[MOST_RUNNING]:
+        return FULL
+    if pass_quiet_steps(r, cost, until_ns):
+        return DONE
+    return start_steps(r, cost)
 
 
 @jit
 def _complete(r: Replica) -> None:
     """Apply the results of the oldest step in flight."""
-    at = r.at
+    at, requests = r.at, r.requests
     slot, step = at[OLDEST] % 2, at[OLDEST]
     at[NOW_NS] = r.end_ns[slot]
     at[OLDEST] += 1
@@ -507,13 +238,13 @@ def _complete(r: Replica) -> None:
     r.counts[slot] = 0
     for place in range(prompts):
         i = r.members[slot, PROMPTS, place]
-        if r.life[FIRST_NS, i] < 0:
-            r.life[FIRST_NS, i] = at[NOW_NS]
+        if requests[i, FIRST_NS] < 0:
+            requests[i, FIRST_NS] = at[NOW_NS]
         else:
-            gap_ns = at[NOW_NS] - r.life[LAST_NS, i]
-            _write_event(r, step, i, RESUMED_EVENT, r.life[TARGET, i], gap_ns)
+            gap_ns = at[NOW_NS] - requests[i, LAST_NS]
+            write_event(r, step, i, RESUMED_EVENT, requests[i, TARGET], gap_ns)
     for place in range(parted):
-        r.life[LAST_NS, r.members[slot, PARTED, place]] = at[NOW_NS]
+        requests[r.members[slot, PARTED, place], LAST_NS] = at[NOW_NS]
     for place in range(ends):
         _finish(r, r.members[slot, ENDS, place])
     if ends:
@@ -523,7 +254,7 @@ def _complete(r: Replica) -> None:
 @jit
 def _finish(r: Replica, i: int) -> None:
     """End a request whose last token has come; it may have been preempted meanwhile."""
-    at = r.at
+    at, requests = r.at, r.requests
     place = 0
     while place < at[RUNNING] and r.running[place] != i:
         place += 1
@@ -531,28 +262,17 @@ def _finish(r: Replica, i: int) -> None:
         at[RUNNING] -= 1
         for behind in range(place, at[RUNNING]):
             r.running[behind] = r.running[behind + 1]
-        _own(r, i, 0)
-        at[HELD_TOKENS] -= r.life[COMPUTED, i]
+        own(r, i, 0)
+        at[HELD_TOKENS] -= requests[i, COMPUTED]
         if r.limits[CACHES_PREFIXES]:  # all but the last token (R24, R41)
-            tokens = r.given[PROMPT, i] + r.given[ANSWER, i] - 1
+            tokens = requests[i, PROMPT] + requests[i, ANSWER] - 1
             at[REUSABLE_BLOCKS] += tokens // r.limits[BLOCK_TOKENS]
     else:
-        _withdraw(r, i)
-        r.life[COMPUTED, i] = 0  # lost
-    at[DISCARDED_TOKENS] += r.life[SAMPLED, i] - r.given[ANSWER, i]
-    row = r.left[at[LEFT]]
-    at[LEFT] += 1
-    row[0], row[1] = i, at[NOW_NS]
-
-
-@jit
-def _withdraw(r: Replica, i: int) -> None:
-    """Take a request out of the queue."""
-    at, queue = r.at, r.queue
-    place = at[HEAD]
-    while queue[place] != i:
-        place += 1
-    while place > at[HEAD]:
-        queue[place] = queue[place - 1]
-        place -= 1
-    at[HEAD] += 1
+        withdraw(r, i)
+        requests[i, COMPUTED] = 0  # lost
+    at[DISCARDED_TOKENS] += requests[i, SAMPLED] - requests[i, ANSWER]
+    at[LOAD_REQUESTS] -= 1
+    at[LOAD_TOKENS] -= requests[i, PROMPT]
+    row = r.left[r.rows[LEFT_ROWS]]
+    r.rows[LEFT_ROWS] += 1
+    row[0], row[1], row[2] = i, at[NOW_NS], at[INDEX]

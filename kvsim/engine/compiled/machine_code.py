@@ -22,10 +22,10 @@ from typing import Any
 
 import kvsim.tables
 from kvsim.engine.compiled.jit import BUILDER
-from kvsim.engine.compiled.layout import Cost, Replica
+from kvsim.engine.compiled.layout import Cost, Replicas
 from kvsim.errors import require
 
-Advance = Callable[[Replica, Cost, int], int]
+Advance = Callable[[Replicas, Cost], int]
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 # What numba's own wrappers and error paths would call. The loop has neither errors nor objects.
@@ -101,10 +101,10 @@ class _Function:
         self._engine.finalize_object()
         self._address = self._engine.get_function_address(name)
 
-    def __call__(self, replica: Replica, cost: Cost, pause_after_steps: int) -> int:
+    def __call__(self, replicas: Replicas, cost: Cost) -> int:
         values: list[Any] = []
         kinds: list[Any] = []
-        for array in (*replica, *cost):
+        for array in (*replicas, *cost):
             assert array.flags.c_contiguous
             # numba's array: two owners, size, size of an item, data, shape, strides.
             values += [None, None, array.size, array.itemsize, array.ctypes.data]
@@ -112,10 +112,10 @@ class _Function:
             kinds += [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
             kinds += [ctypes.c_int64] * (2 * array.ndim)
         result, error = ctypes.c_int64(), ctypes.c_void_p()
-        call = ctypes.CFUNCTYPE(
-            ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds, ctypes.c_int64
-        )(self._address)
-        status = call(ctypes.addressof(result), ctypes.addressof(error), *values, pause_after_steps)
+        call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds)(
+            self._address
+        )
+        status = call(ctypes.addressof(result), ctypes.addressof(error), *values)
         require(status == 0, "the compiled loop raises nothing")
         return result.value
 

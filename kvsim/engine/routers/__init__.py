@@ -5,7 +5,7 @@ by the loads of replicas derives from `SeesLoads`.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
@@ -40,11 +40,22 @@ class Router(Protocol):
 
     With `shares_queue` nothing is chosen: all replicas draw from one queue. One that `is_blind`
     looks neither at the request nor at the replicas, but for how many these are.
+
+    A simple one tells what it does, so that it can be done without it (`engine/compiled`): it
+    `draws` some replicas, or else takes all, and chooses of them the one that has the `least` of a
+    count of `ReplicaView`, the first of equals; one that is blind draws a single one.
     """
 
     shares_queue: bool = False
     is_blind: bool = False
+    draws: bool = False
+    least: Literal["", "requests", "prompt_tokens"] = ""
+    ranks: int = 1  # engines of a replica: the one of them with the fewest requests is taken
     view_delay_ns: int = 0
+
+    def draw(self, replicas: int) -> Sequence[int]:
+        """Return among which of so many replicas, one or two, it chooses for the next request."""
+        return range(replicas)
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
         """Return the index of the replica.

@@ -23,6 +23,8 @@ class LeastRequests(SeesLoads):
 
 
 class _LeastRequests(Router):
+    least = "requests"
+
     def __init__(self, view_delay_ns: int) -> None:
         self.view_delay_ns = view_delay_ns
 

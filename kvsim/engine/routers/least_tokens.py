@@ -20,6 +20,8 @@ class LeastTokens(SeesLoads):
 
 
 class _LeastTokens(Router):
+    least = "prompt_tokens"
+
     def __init__(self, view_delay_ns: int) -> None:
         self.view_delay_ns = view_delay_ns
 

@@ -23,14 +23,20 @@ class PowerOfTwo(SeesLoads):
 
 
 class _PowerOfTwo(Router):
+    draws = True
+    least = "requests"
+
     def __init__(self, rng: np.random.Generator, view_delay_ns: int) -> None:
         self._rng = rng
         self.view_delay_ns = view_delay_ns
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
-        if len(replicas) == 1:
-            return 0
-        first = int(self._rng.integers(len(replicas)))
-        other = int(self._rng.integers(len(replicas) - 1))
-        other += other >= first  # any but the first, all as likely
+        first, other = self.draw(len(replicas))
         return other if replicas[other].requests < replicas[first].requests else first
+
+    def draw(self, replicas: int) -> Sequence[int]:
+        if replicas == 1:
+            return 0, 0
+        first = int(self._rng.integers(replicas))
+        other = int(self._rng.integers(replicas - 1))
+        return first, other + (other >= first)  # any but the first, all as likely

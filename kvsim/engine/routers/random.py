@@ -21,10 +21,13 @@ class Random(Policy):
 
 
 class _Random(Router):
-    is_blind = True
+    is_blind = draws = True
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
-        return int(self._rng.integers(len(replicas)))
+        return self.draw(len(replicas))[0]
+
+    def draw(self, replicas: int) -> Sequence[int]:
+        return (int(self._rng.integers(replicas)),)

@@ -21,11 +21,14 @@ class RoundRobin(Policy):
 
 
 class _RoundRobin(Router):
-    is_blind = True
+    is_blind = draws = True
 
     def __init__(self) -> None:
         self._turn = -1
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
-        self._turn = (self._turn + 1) % len(replicas)
-        return self._turn
+        return self.draw(len(replicas))[0]
+
+    def draw(self, replicas: int) -> Sequence[int]:
+        self._turn = (self._turn + 1) % replicas
+        return (self._turn,)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from kvsim.errors import InputError
+from kvsim.errors import InputError, Problem
 from kvsim.metrics.summary import Summary
 from kvsim.scenario.change import changed
 from kvsim.scenario.load import ScenarioFile
@@ -16,6 +16,7 @@ from kvsim.scenario.resolve import resolve_all
 from kvsim.scenario.schema import BASE
 from kvsim.studies.advice.candidates import Change, Declined, Evidence, candidates_of
 from kvsim.studies.capacity.answer import CapacityAnswer
+from kvsim.studies.capacity.knob import load_of
 from kvsim.studies.capacity.search import (
     Options,
     ask,
@@ -89,6 +90,11 @@ def refuse_unanswerable(file: ScenarioFile) -> None:
     Raises:
         InputError: There is no SLO, or no load to vary; says what to set.
     """
+    try:
+        load_of(file.base)
+    except InputError as error:
+        what = "--advise searches the highest load, and this one has no rate that can be scaled"
+        raise InputError(file.located(Problem(what, path="workload"), BASE)) from error
     try:
         ask(file, _ROUGH)
     except InputError as error:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal, get_args, get_origin
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from kvsim.engine import allocators
 from kvsim.engine.allocators import PoolShape, Shortage
 from kvsim.policy import policies_in
+from kvsim.tables import SLOT_USES
 
 SUMS = ("capacity_tokens", "taken_tokens", "rounding_tokens", "holes_tokens", "free_tokens")
 
@@ -75,6 +77,30 @@ def books(pool):
     return [getattr(pool, name) for name in SUMS]
 
 
+def runs_are_those_of_the_books(pool, lengths, first_slot):
+    """Each slot lies in one run; so many are of each use, so many tokens of each sequence."""
+    computed = {seq: length - length // 3 for seq, length in lengths.items()}
+    runs = pool.slot_runs(lambda seq: (computed[seq], lengths[seq]))
+    assert (runs.length > 0).all()
+    assert runs.start.tolist() == [0, *runs.length.cumsum()][:-1]
+    sums = dict(zip(SLOT_USES, runs.sums().tolist(), strict=True))
+    assert sum(sums.values()) == pool.capacity_tokens
+    assert sums["held"] + sums["to_come"] + sums["inside"] == pool.taken_tokens
+    assert (sums["held"], sums["held"] + sums["to_come"]) == (
+        sum(computed.values()),
+        sum(lengths.values()),
+    )
+    assert sums["rounding"] == pool.rounding_tokens
+    assert sums["holes"] == pool.holes_tokens
+    assert sums["reusable"] == pool.reusable_tokens
+    assert sums["reusable"] + sums["free"] == pool.free_tokens
+    for seq, length in lengths.items():
+        for position in range(length):
+            run = np.searchsorted(runs.start, pool.slot(seq, position) - first_slot, "right") - 1
+            assert runs.owner[run] == seq
+            assert SLOT_USES[runs.use[run]] == ("held" if position < computed[seq] else "to_come")
+
+
 def test_the_package_has_both_layouts_and_combines_their_options():
     assert {policy.kind for policy in POLICIES} >= {"paged", "contiguous"}
     assert len(POLICIES) >= 2 + 4 * 3 + 4 * 2  # null block; reservation x placement; compaction
@@ -110,6 +136,7 @@ def test_books_balance_whatever_happens(policy, rows, steps):
         assert pool.capacity_tokens == sum(books(pool)[1:])
         assert all(pool.slots_tokens(seq) >= length for seq, length in lengths.items())
         pool.check()
+        runs_are_those_of_the_books(pool, lengths, 32 * 4 - pool.capacity_tokens)
     slots = [pool.slot(seq, position) for seq in lengths for position in range(lengths[seq])]
     assert len(set(slots)) == len(slots) <= pool.taken_tokens
     for seq in lengths:

@@ -3,6 +3,7 @@
 from itertools import groupby
 from types import SimpleNamespace
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -16,9 +17,10 @@ from hypothesis.stateful import (
 )
 
 from kvsim.engine.allocators import PoolShape, Shortage
+from kvsim.engine.allocators._slot_runs import FREE, HELD, HOLES, INSIDE, ROUNDING, TO_COME
 from kvsim.engine.allocators.contiguous import Contiguous
 
-FREE = -1
+NOBODY = -1
 
 
 class ContiguousAgainstNaive(RuleBasedStateMachine):
@@ -33,7 +35,7 @@ class ContiguousAgainstNaive(RuleBasedStateMachine):
         self.pool = Contiguous(
             reservation="max_tokens", placement=self.placement, compaction=self.compaction
         ).build(PoolShape(capacity, 1, max_model_len_tokens=4096))
-        self.owners = [FREE] * capacity
+        self.owners = [NOBODY] * capacity
         self.reserved = {}
         self.last_asked = 0
         self.next_seq = 0
@@ -42,7 +44,7 @@ class ContiguousAgainstNaive(RuleBasedStateMachine):
     def ask(self, size):
         expected = Shortage.NONE
         if self.place(size) is None:
-            enough = self.owners.count(FREE) >= size
+            enough = self.owners.count(NOBODY) >= size
             expected = Shortage.HOLE if enough else Shortage.MEMORY
             if enough and self.compaction:
                 expected = Shortage.NONE
@@ -54,7 +56,7 @@ class ContiguousAgainstNaive(RuleBasedStateMachine):
         self.next_seq += 1
         seq = self.next_seq
         moved = []
-        if self.compaction and self.place(size) is None and self.owners.count(FREE) >= size:
+        if self.compaction and self.place(size) is None and self.owners.count(NOBODY) >= size:
             moved = self.slide()
         start = self.place(size)
         assert self.pool.allocate(self.request(size), seq, 1) is (start is not None)
@@ -69,7 +71,7 @@ class ContiguousAgainstNaive(RuleBasedStateMachine):
     @rule(seq=consumes(seqs))
     def free(self, seq):
         self.pool.free(seq)
-        self.owners = [FREE if owner == seq else owner for owner in self.owners]
+        self.owners = [NOBODY if owner == seq else owner for owner in self.owners]
         del self.reserved[seq]
 
     @invariant()
@@ -90,6 +92,20 @@ class ContiguousAgainstNaive(RuleBasedStateMachine):
         assert self.pool.rounding_tokens == len(self.owners) - sum(holes) - taken
         self.pool.check()
 
+    @rule()
+    def runs_are_those_of_the_map(self):
+        held = {seq: size // 3 for seq, size in self.reserved.items()}
+        runs = self.pool.slot_runs(lambda seq: (held[seq], 2 * held[seq]))
+        assert np.repeat(runs.owner, runs.length).tolist() == self.owners
+        ends = {start + size: size for start, size in self.holes()}
+        free = np.isin(runs.use, [HOLES, FREE])
+        assert dict(zip((runs.start + runs.length)[free], runs.length[free], strict=True)) == ends
+        assert (runs.length[runs.use == HOLES] < self.last_asked).all()
+        for seq, size in self.reserved.items():
+            uses = np.repeat(runs.use, runs.length)[np.repeat(runs.owner, runs.length) == seq]
+            parts = [held[seq], held[seq], size - 2 * held[seq], self.chunk(size) - size]
+            assert uses.tolist() == np.repeat([HELD, TO_COME, INSIDE, ROUNDING], parts).tolist()
+
     @invariant()
     def holes_are_those_of_the_map(self):
         assert list(self.pool._space.holes()) == self.holes()
@@ -105,7 +121,7 @@ class ContiguousAgainstNaive(RuleBasedStateMachine):
         runs, start = [], 0
         for owner, slots in groupby(self.owners):
             size = len(list(slots))
-            if owner == FREE:
+            if owner == NOBODY:
                 runs.append((start, size))
             start += size
         return runs
@@ -116,11 +132,11 @@ class ContiguousAgainstNaive(RuleBasedStateMachine):
 
     def slide(self):
         """Move all sequences to the front; return those that moved."""
-        packed = [owner for owner in self.owners if owner != FREE]
+        packed = [owner for owner in self.owners if owner != NOBODY]
         moved = [
             owner for owner, _ in groupby(packed) if packed.index(owner) != self.owners.index(owner)
         ]
-        self.owners = packed + [FREE] * (len(self.owners) - len(packed))
+        self.owners = packed + [NOBODY] * (len(self.owners) - len(packed))
         return moved
 
 
@@ -151,7 +167,7 @@ class BuddyAgainstNaive(ContiguousAgainstNaive):
         found = []
         for size in (64, 32, 16, 8, 4, 2, 1):
             for start in range(0, len(self.owners) - size + 1, size):
-                free = all(owner == FREE for owner in self.owners[start : start + size])
+                free = all(owner == NOBODY for owner in self.owners[start : start + size])
                 if free and not any(at <= start < at + larger for at, larger in found):
                     found.append((start, size))
         return sorted(found)

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -15,6 +16,7 @@ from hypothesis.stateful import (
 )
 
 from kvsim.engine.allocators import PoolShape, Shortage
+from kvsim.engine.allocators._slot_runs import FREE, HELD, INSIDE, NOBODY, TO_COME
 from kvsim.engine.allocators.paged import PagedPool
 
 ANY = SimpleNamespace(prompt_tokens=1, max_tokens=1)
@@ -191,6 +193,31 @@ class PagedAgainstNaive(RuleBasedStateMachine):
         for seq, text in self.texts.items():
             slots = [self.pool.slot(seq, position) for position in range(len(text))]
             assert [self.memory[slot] for slot in slots] == text
+
+    @rule()
+    def a_block_is_filled_as_by_the_one_that_fills_it_most(self):
+        texts, size = self.texts, self.block_size
+        runs = self.pool.slot_runs(lambda seq: (len(texts.get(seq, ())), len(texts[seq]) + 1))
+        uses = np.repeat(runs.use, runs.length).reshape(-1, size)
+        owners = np.repeat(runs.owner, runs.length).reshape(-1, size)
+        assert len(uses) == len(self.blocks)
+        for place, block in enumerate(self.blocks):
+            mine = {
+                seq: len(texts[seq]) - size * index
+                for seq, table in self.tables.items()
+                for index, each in enumerate(table)
+                if each == block
+            }
+            if not mine:
+                assert set(uses[place]) == {FREE}
+                assert set(owners[place]) == {NOBODY}
+                continue
+            most = max(min(size, filled) for filled in mine.values())
+            assert (uses[place] == HELD).sum() == most
+            assert set(uses[place][most:]) <= {TO_COME, INSIDE}
+            assert (uses[place] == TO_COME).sum() <= 1
+            fullest = [seq for seq, filled in mine.items() if min(size, filled) == most]
+            assert set(owners[place]) == {min(fullest)}
 
     def _new_seq(self):
         self.next_seq += 1

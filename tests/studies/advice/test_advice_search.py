@@ -226,7 +226,7 @@ def test_a_change_that_no_server_starts_with_has_its_reason(tmp_path, monkeypatc
     ("arrivals", "slo", "said"),
     [
         ("{kind: poisson, rate_per_s: 5}", None, "slo: --advise: say what a feasible load"),
-        ("{kind: all_at_once}", "ttft_p90_s: 5", "have no rate to vary"),
+        ("{kind: all_at_once}", "ttft_p90_s: 5", "no rate that can be scaled"),
         ("{kind: poisson, rate_per_s: 5}", "ttft_max_s: 5", "name a percentile"),
     ],
 )

@@ -5,19 +5,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.metrics.catalog import format_number
-from kvsim.report.figure import BLUE, GRAY, Chart, Key, Table, axis, layout, rounded, sentence
-from kvsim.traffic.arrivals import (
+from kvsim.metrics.arrivals import (
     FEWEST_WINDOWS,
     ArrivalFigures,
     Ints,
+    burstiness,
     counts,
     dispersion,
     poisson_range,
 )
-from kvsim.traffic.drawing import HEIGHT_PX, band, line, log_axis, thinned
-from kvsim.traffic.summary import burstiness
-from kvsim.traffic.tables import number
+from kvsim.metrics.catalog import format_number
+from kvsim.report.drawing import HEIGHT_PX, band, line, log_axis, number, thinned
+from kvsim.report.figure import BLUE, GRAY, Chart, Key, Table, axis, layout, rounded, sentence
 from kvsim.units import NS_PER_S, format_duration, seconds_to_ns
 
 RATE_BINS = 120
@@ -33,8 +32,17 @@ BAND, POISSON_BAND = "rgba(0,114,178,0.2)", "rgba(138,143,152,0.25)"
 Floats = NDArray[np.float64]
 
 
-def rate_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> Chart | None:
-    """Show the rate over time, and how far it swings within each point; None for an instant."""
+def rate_chart(
+    times_ns: Ints, end_ns: int, arrivals: ArrivalFigures, what: str = "log"
+) -> Chart | None:
+    """Show the rate over time, and how far it swings within each point; None for an instant.
+
+    Args:
+        times_ns: Arrivals, in ascending order.
+        end_ns: Until when they were observed, from 0.
+        arrivals: Their figures.
+        what: A word for all of them.
+    """
     part_ns = end_ns // (RATE_BINS * PARTS_OF_A_BIN)
     if not part_ns:
         return None
@@ -54,14 +62,14 @@ def rate_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> Chart |
     return Chart(
         key="chart-rate",
         title=title,
-        definition=f"Requests per second in each {bin_words} of the log; the band spans the lowest "
-        f"and the highest {part_words} within it.",
+        definition=f"Requests per second in each {bin_words} of the {what}; the band spans the "
+        f"lowest and the highest {part_words} within it.",
         alt=f"A line over time with a band. {title}.",
         figure={
             "data": [*edges, line(x, mean) | hover],
             "layout": layout(
                 HEIGHT_PX,
-                xaxis=axis(f"time since the first request ({unit})"),
+                xaxis=axis(f"time into the {what} ({unit})"),
                 yaxis=axis("requests per second", rangemode="tozero"),
             ),
         },
@@ -78,8 +86,13 @@ def _rates_per_s(times_ns: Ints, end_ns: int, part_ns: int) -> Floats:
     return np.asarray(in_bins * (NS_PER_S / part_ns), dtype=np.float64)
 
 
-def dispersion_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> Chart | None:
-    """Show variance over mean of the counts against the window; None if no window is judged."""
+def dispersion_chart(
+    times_ns: Ints, end_ns: int, arrivals: ArrivalFigures, what: str = "log"
+) -> Chart | None:
+    """Show variance over mean of the counts against the window; None if no window is judged.
+
+    Arguments are those of `rate_chart`.
+    """
     shortest_s = max(0.1, 2 * (arrivals.tick_s or 0.0))
     longest_s = end_ns / NS_PER_S / FEWEST_WINDOWS
     if longest_s <= shortest_s:
@@ -97,8 +110,8 @@ def dispersion_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> C
         key="chart-dispersion",
         title=title,
         definition="Index of dispersion: variance over mean of the requests in windows side by "
-        "side. Independent clients (Poisson) give 1 at every window, with 95 % of such logs "
-        "inside the band; a line that keeps rising means that the rate itself changes.",
+        "side. Independent clients (Poisson) give 1 at every window, with 95 % of such "
+        f"{what}s inside the band; a line that keeps rising means that the rate itself changes.",
         alt=f"A line on logarithmic axes beside a level one for Poisson. {title}.",
         figure={
             "data": [*_poisson(x, arrivals.duration_s), measured],
@@ -109,7 +122,7 @@ def dispersion_chart(times_ns: Ints, end_ns: int, arrivals: ArrivalFigures) -> C
             ),
         },
         table=Table(["Window", "Dispersion"], [[format_duration(s), number(i)] for s, i in known]),
-        keys=[Key("log", BLUE, "solid"), Key("Poisson", GRAY, "solid")],
+        keys=[Key(what, BLUE, "solid"), Key("Poisson", GRAY, "solid")],
     )
 
 
@@ -123,3 +136,17 @@ def _poisson(windows_s: list[float], duration_s: float) -> list[dict[str, Any]]:
 
 def _time_unit(seconds: float) -> tuple[str, float]:
     return next((name, size) for name, size, least in TIME_UNITS if seconds >= least)
+
+
+def arrival_table(arrivals: ArrivalFigures) -> Table:
+    """Return rate and dispersion by length of window."""
+    rows = [
+        [
+            format_duration(window.seconds),
+            number(arrivals.rate_per_s, "/s"),
+            number(window.peak_per_s, "/s"),
+            number(window.dispersion),
+        ]
+        for window in arrivals.windows
+    ]
+    return Table(["window", "mean rate", "busiest", "dispersion (Poisson: 1)"], rows)

@@ -1,4 +1,4 @@
-"""What the charts of a log share: lines, and tables cut to a readable length."""
+"""What charts of requests share: lines, logarithmic axes, tables cut to a readable length."""
 
 from collections.abc import Sequence
 from math import ceil, floor, log10
@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.metrics.catalog import format_number
 from kvsim.report.figure import BLUE, axis
 
 HEIGHT_PX = 320
 TABLE_ROWS = 12
 MOST_LABELS = 6
+NONE = "–"
 
 
 def line(
@@ -65,3 +67,8 @@ def short_number(value: float) -> str:
     scales = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
     size, suffix = next((scale for scale in scales if value >= scale[0]), (1.0, ""))
     return f"{value / size:g}{suffix}"
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Show a number with its unit, a dash for none."""
+    return NONE if value is None else f"{format_number(value)}{unit}"

@@ -6,10 +6,17 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.units import NS_PER_S, seconds_to_ns
+from kvsim.units import NS_PER_S, format_duration, seconds_to_ns
 
 WINDOWS_S = (1.0, 10.0, 60.0, 600.0)
 FEWEST_WINDOWS = 10  # a variance of fewer counts says nothing
+# Index of dispersion up to which counts are called so; Poisson has 1.
+DISPERSION_WORDS = (
+    (0.7, "more even than Poisson"),
+    (1.5, "about as uneven as Poisson"),
+    (5.0, "burstier than Poisson"),
+    (float("inf"), "far burstier than Poisson"),
+)
 
 Ints = NDArray[np.int64]
 
@@ -132,3 +139,28 @@ def tick(times_ns: Ints) -> int:
     gaps = np.diff(times_ns)
     steps = gaps[gaps > 0]
     return int(np.median(steps)) if len(steps) and 2 * len(steps) < len(gaps) else 0
+
+
+def burstiness(arrivals: ArrivalFigures) -> str:
+    """Say in words how uneven arrivals are, at the shortest and at the longest scale known."""
+    known = [window for window in arrivals.windows if window.dispersion is not None]
+    if not known:
+        return "too few to judge how evenly"
+    short, long = known[0], known[-1]
+    words = [
+        _dispersion_words(window.dispersion or 0.0, arrivals.duration_s / window.seconds)
+        for window in (short, long)
+    ]
+    if words[0] == words[1]:
+        return f"{words[0]} at every scale up to {format_duration(long.seconds)}"
+    return (
+        f"{words[0]} over {format_duration(short.seconds)} and {words[1]} over "
+        f"{format_duration(long.seconds)}"
+    )
+
+
+def _dispersion_words(index: float, windows: float) -> str:
+    """Say what an index means; one that a Poisson log may show too (95 %) is called so."""
+    low, high = poisson_range(windows)
+    by_chance = low <= index <= high
+    return next(words for most, words in DISPERSION_WORDS if (1.0 if by_chance else index) <= most)

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kvsim.rng import stream
-from kvsim.traffic.arrivals import (
+from kvsim.metrics.arrivals import (
     arrival_figures,
     counts,
     dispersion,
@@ -12,6 +11,7 @@ from kvsim.traffic.arrivals import (
     poisson_range,
     tick,
 )
+from kvsim.rng import stream
 
 S = 1_000_000_000
 

@@ -1,68 +1,16 @@
-"""Charts of how long prompts and answers are, each alone and both together."""
-
-from itertools import pairwise
-from typing import Any
+"""Chart of how the lengths of prompts and answers go together."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.metrics.catalog import format_number
-from kvsim.report.figure import BLUE, VERMILLION, Chart, Key, Table, axis, layout, rounded
-from kvsim.traffic.drawing import HEIGHT_PX, line, log_axis, thinned
+from kvsim.report.drawing import HEIGHT_PX, log_axis, number
+from kvsim.report.figure import BLUE, Chart, Key, Table, layout, rounded
 from kvsim.traffic.summary import Traffic
-from kvsim.traffic.tables import number
 
-LENGTH_BINS = 60
 DENSITY_BINS = 40
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-def length_chart(traffic: Traffic) -> Chart:
-    """Show the distributions of prompt and answer lengths on one logarithmic axis."""
-    log = traffic.log
-    edges = _length_edges(np.concatenate([log.prompt_tokens, log.output_tokens]), LENGTH_BINS)
-    data = [
-        _shares(log.prompt_tokens, edges, "prompts", BLUE, "solid"),
-        _shares(log.output_tokens, edges, "answers", VERMILLION, "dash"),
-    ]
-    prompt, output = traffic.prompt, traffic.output
-    title = (
-        f"Half of the prompts have more than {format_number(prompt.p50_tokens)} tokens, half of "
-        f"the answers more than {format_number(output.p50_tokens)}"
-    )
-    spans = [f"{low:,.0f}–{high - 1:,.0f}" for low, high in pairwise(edges)]
-    rows = [
-        [span, f"{prompts:.3g} %", f"{answers:.3g} %"]
-        for span, prompts, answers in zip(spans, data[0]["y"], data[1]["y"], strict=True)
-        if prompts or answers
-    ]
-    return Chart(
-        key="chart-lengths",
-        title=title,
-        definition="Share of the requests in each step of the line; steps grow with the length.",
-        alt=f"Two stepped lines over a logarithmic axis. {title}.",
-        figure={
-            "data": data,
-            "layout": layout(
-                HEIGHT_PX,
-                xaxis=log_axis("tokens", edges),
-                yaxis=axis("% of requests", rangemode="tozero"),
-            ),
-        },
-        table=Table(["Tokens", "Prompts", "Answers"], thinned(rows, 30)),
-        keys=[Key("prompts", BLUE, "solid"), Key("answers", VERMILLION, "dash")],
-    )
-
-
-def _shares(tokens: Ints, edges: Floats, words: str, color: str, dash: str) -> dict[str, Any]:
-    """Return the stepped line of the shares, in percent, between neighboring edges."""
-    shares = 100 * np.histogram(tokens, edges)[0] / len(tokens)
-    drawn = line(rounded(edges[:-1], 1), rounded(shares, 4), color)
-    drawn["line"] |= {"shape": "hv", "dash": dash}
-    hover = f"%{{y:.3g}} % of {words} from %{{x:,}} tokens<extra></extra>"
-    return drawn | {"hovertemplate": hover}
 
 
 def joint_chart(traffic: Traffic) -> Chart:

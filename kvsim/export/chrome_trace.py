@@ -1,0 +1,326 @@
+"""A run as a timeline in the Trace Event Format, which Perfetto and chrome://tracing open.
+
+A replica is a process. Its thread `engine steps` has a slice for each iteration, `events` marks
+preemptions, rejections and the like, and each sequence slot is a thread with the requests that were
+in it: prefill, decode, and what they lost to preemptions. Waiting is drawn as asynchronous slices,
+which viewers stack by themselves, and the KV cache and the queue are counters.
+
+Format: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+Times are microseconds there; nanoseconds are written as exact decimals.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import IO, Any
+
+import numpy as np
+
+from kvsim.export.lives import Lives, Phase, lives, losses, slots
+from kvsim.export.span import Span, end_ns, engines_of
+from kvsim.rundir.read import Run
+from kvsim.table_files import chunks
+from kvsim.tables import EVENT_KINDS, HEAD_LACKS, OUTCOMES, Columns, tables_of
+
+_STEPS_THREAD, _EVENTS_THREAD, _FIRST_SLOT = 1, 2, 3
+_NO_REPLICA = -1
+_TIMED_OUT = OUTCOMES.index("timed_out")
+# Names of colors that chrome://tracing reserves; Perfetto colors by name.
+_COLORS = {
+    "decode": "thread_state_running",
+    "prefill": "rail_load",
+    "mixed": "thread_state_iowait",
+    "idle": "grey",
+    "front end": "grey",
+    "queue": "thread_state_runnable",
+    "preempted": "terrible",
+}
+_STEP = (
+    *("start_ns", "duration_ns", "step", "prefill_seqs", "prefill_tokens", "decode_seqs"),
+    *("running_seqs", "waiting_seqs", "preempted_seqs", "head_lacks"),
+)
+_KV = (
+    *("kv_held_tokens", "kv_to_come_tokens", "kv_inside_tokens", "kv_rounding_tokens"),
+    *("kv_holes_tokens", "kv_reusable_tokens", "kv_free_tokens"),
+)
+_REQUEST = (
+    *("prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "recomputed_tokens"),
+    *("attempt", "class", "outcome"),
+)
+# What an event takes in the file, about; the largest part are the steps.
+_STEP_BYTES, _REQUEST_BYTES, _EVENT_BYTES = 470, 1_000, 130
+
+
+def about_bytes(run: Run, variants: Sequence[str], span: Span) -> int:
+    """Return about how large the timeline becomes, before it is compressed."""
+    size = 0
+    for variant in variants:
+        tables = run.tables[variant]
+        found = lives(tables["requests"], span, end_ns(run, variant))
+        steps = sum(
+            int(span.holds(chunk["start_ns"]).sum())
+            for chunk in chunks(tables["steps"], ("start_ns",))
+        )
+        events = int(span.holds(tables["events"]["time_ns"]).sum())
+        size += steps * _STEP_BYTES + len(found.number) * _REQUEST_BYTES + events * _EVENT_BYTES
+    return size
+
+
+def write_chrome_trace(run: Run, file: IO[str], variants: Sequence[str], span: Span) -> int:
+    """Write the timeline of some variants; return the number of events.
+
+    Steps are written as they are read, so that memory grows with the requests alone. Steps and
+    events belong to the span in which they begin; requests are cut at its edges.
+    """
+    about = {"scenario": run.scenario, "kvsim": run.manifest["versions"]["kvsim"]}
+    file.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(about) + ',"traceEvents":[')
+    written = 0
+    first_process = 1  # 0 is the idle task to viewers
+    for variant in variants:
+        timeline = _Timeline(run, variant, span, first_process, len(variants) > 1)
+        for event in timeline.events():
+            file.write(",\n" if written else "\n")
+            file.write(event)
+            written += 1
+        first_process += engines_of(run, variant) + 1
+    file.write("\n]}\n")
+    return written
+
+
+def _us(ns: int) -> str:
+    """Show nanoseconds as microseconds, exactly."""
+    whole, rest = divmod(ns, 1000)
+    return f"{whole}.{rest:03d}" if rest else f"{whole}"
+
+
+class _Timeline:
+    """The events of one variant, each as JSON."""
+
+    def __init__(
+        self, run: Run, variant: str, span: Span, first_process: int, is_named: bool
+    ) -> None:
+        self._tables = run.tables[variant]
+        self._span = span
+        self._first_process = first_process
+        self._engines = engines_of(run, variant)
+        self._prefix = f"{variant} · " if is_named else ""
+        requests = self._tables["requests"]
+        codes = {c.name: c.codes for c in tables_of(tuple(run.manifest["class_names"]))["requests"]}
+        self._classes = codes["class"]
+        self._found: Lives = lives(requests, span, end_ns(run, variant))
+        self._slots = slots(self._found)
+        self._about = {name: requests[name][self._found.rows].tolist() for name in _REQUEST}
+
+    def events(self) -> Iterator[str]:
+        """Yield all events."""
+        marks = list(self._marks())
+        return chain(self._names(bool(marks)), self._lives(), marks, self._steps())
+
+    # Names
+
+    def _names(self, has_marks: bool) -> Iterator[str]:
+        replicas = np.unique(self._found.replica).tolist()
+        outside = [_NO_REPLICA] if _NO_REPLICA in replicas or has_marks else []
+        for replica in [*range(self._engines), *outside]:
+            name = "no replica" if replica == _NO_REPLICA else f"replica {replica}"
+            process = self._process(replica)
+            yield _metadata("process_name", process, 0, {"name": self._prefix + name})
+            yield _metadata("process_sort_index", process, 0, {"sort_index": process})
+            if replica == _NO_REPLICA:
+                yield from self._thread(process, _EVENTS_THREAD, "events")
+                continue
+            mine = self._slots[self._found.replica == replica]
+            yield from self._thread(process, _STEPS_THREAD, "engine steps")
+            yield from self._thread(process, _EVENTS_THREAD, "events")
+            for slot in range(int(mine.max(initial=-1)) + 1):
+                yield from self._thread(process, _FIRST_SLOT + slot, f"slot {slot}")
+
+    @staticmethod
+    def _thread(process: int, thread: int, name: str) -> Iterator[str]:
+        yield _metadata("thread_name", process, thread, {"name": name})
+        yield _metadata("thread_sort_index", process, thread, {"sort_index": thread})
+
+    def _process(self, replica: int) -> int:
+        return self._first_process + (self._engines if replica == _NO_REPLICA else replica)
+
+    # Requests
+
+    def _lives(self) -> Iterator[str]:
+        lost = losses(self._tables["events"], self._found)
+        replicas, numbers = self._found.replica.tolist(), self._found.number.tolist()
+        for place, slot in enumerate(self._slots.tolist()):
+            process = self._process(replicas[place])
+            yield from self._waiting(process, numbers[place], self._found.before_service(place))
+            if slot >= 0:
+                thread = f'"pid":{process},"tid":{_FIRST_SLOT + slot}'
+                yield from self._service(thread, place, lost.get(place, []))
+
+    def _waiting(self, process: int, number: int, phases: Iterable[Phase]) -> Iterator[str]:
+        """Yield a begin and an end for each phase; viewers pair them by category and id."""
+        for phase in phases:
+            cut = self._inside(phase)
+            if cut is None or cut.from_ns == cut.to_ns:
+                continue
+            who = f'"cat":"{cut.name}","id2":{{"local":"{number:#x}"}},"name":"{cut.name}"'
+            at = f'"pid":{process},"tid":{_EVENTS_THREAD},"ts":'
+            args = f'"args":{{"request":{number}}}'
+            color = _COLORS[cut.name]
+            yield f'{{"ph":"b",{who},{at}{_us(cut.from_ns)},"cname":"{color}",{args}}}'
+            yield f'{{"ph":"e",{who},{at}{_us(cut.to_ns)}}}'
+
+    def _service(self, thread: str, place: int, lost: Sequence[Phase]) -> Iterator[str]:
+        """Yield a request's slice in its slot, and its phases inside of it."""
+        found = self._found
+        whole = Phase("request", int(found.admitted_ns[place]), int(found.gone_ns[place]))
+        number = int(found.number[place])
+        cut = self._inside(whole)
+        if cut is None:
+            return
+        args = json.dumps(self._args(place, number), separators=(",", ":"))
+        slice_ = _slice(f"request {number}", "request", cut, thread)
+        yield f'{slice_},"args":{args}}}'
+        for phase in found.in_slot(place, lost):
+            part = self._inside(phase)
+            if part is not None:
+                color = _COLORS[part.name]
+                yield f'{_slice(part.name, "phase", part, thread)},"cname":"{color}"}}'
+
+    def _args(self, place: int, number: int) -> dict[str, Any]:
+        values = {name: column[place] for name, column in self._about.items()}
+        values["class"] = self._classes[values["class"]]
+        values["outcome"] = OUTCOMES[values["outcome"]]
+        return {"request": number, **values}
+
+    def _inside(self, phase: Phase) -> Phase | None:
+        """Return the part of a phase that lies in the span."""
+        start_ns = max(phase.from_ns, self._span.from_ns)
+        stop_ns = min(phase.to_ns, self._span.to_ns)
+        return Phase(phase.name, start_ns, stop_ns) if start_ns <= stop_ns else None
+
+    # Events
+
+    def _marks(self) -> Iterator[str]:
+        """Yield what happened at an instant."""
+        yield from self._timeouts()
+        events = self._tables["events"]
+        names = ("time_ns", "replica", "event", "request", "tokens")
+        chosen = self._span.holds(events["time_ns"])
+        for time_ns, replica, kind, request, tokens in zip(
+            *(events[name][chosen].tolist() for name in names), strict=True
+        ):
+            yield self._mark(EVENT_KINDS[kind], time_ns, replica, request, f',"tokens":{tokens}')
+
+    def _timeouts(self) -> Iterator[str]:
+        found, outcomes = self._found, np.array(self._about["outcome"], dtype=np.int64)
+        chosen = (outcomes == _TIMED_OUT) & self._span.holds(found.gone_ns)
+        for place in np.flatnonzero(chosen).tolist():
+            number, replica = int(found.number[place]), int(found.replica[place])
+            yield self._mark("timed out", int(found.gone_ns[place]), replica, number)
+
+    def _mark(self, name: str, time_ns: int, replica: int, request: int, more: str = "") -> str:
+        where = f'"pid":{self._process(replica)},"tid":{_EVENTS_THREAD},"ts":{_us(time_ns)}'
+        args = f'"args":{{"request":{request}{more}}}'
+        return f'{{"ph":"i","s":"t","cat":"event","name":"{name}",{where},{args}}}'
+
+    # Steps
+
+    def _steps(self) -> Iterator[str]:
+        """Yield a slice for each step, and counters where they change, replica by replica."""
+        counters: dict[int, _Counters] = {}
+        for chunk in chunks(self._tables["steps"], ("replica", *_STEP, *_KV)):
+            inside = self._span.holds(chunk["start_ns"])
+            for replica in np.unique(chunk["replica"][inside]).tolist():
+                rows = np.flatnonzero(inside & (chunk["replica"] == replica))
+                rows = rows[np.argsort(chunk["start_ns"][rows], kind="stable")]
+                counter = counters.setdefault(replica, _Counters(self._process(replica)))
+                yield from self._of_replica(chunk, rows, counter)
+        for counter in counters.values():
+            if counter.end_ns < self._span.to_ns:
+                yield from counter.pause()
+
+    def _of_replica(self, chunk: Columns, rows: Any, counter: "_Counters") -> Iterator[str]:
+        thread = f'"pid":{counter.process},"tid":{_STEPS_THREAD}'
+        steps = zip(*(chunk[name][rows].tolist() for name in _STEP), strict=True)
+        uses = zip(*(chunk[name][rows].tolist() for name in _KV), strict=True)
+        for step, use in zip(steps, uses, strict=True):
+            start_ns, duration_ns = step[:2]
+            if counter.end_ns < start_ns:
+                yield from counter.pause()
+            yield _step(thread, *step)
+            yield from counter.take(start_ns, start_ns + duration_ns, step[6], step[7], use)
+
+
+def _step(
+    thread: str,
+    start_ns: int,
+    duration_ns: int,
+    step: int,
+    prefill_seqs: int,
+    prefill_tokens: int,
+    *counts: int,
+) -> str:
+    decode_seqs, running, waiting, preempted, lacks = counts
+    kind = ("mixed" if decode_seqs else "prefill") if prefill_seqs else "decode"
+    kind = kind if prefill_seqs or decode_seqs else "idle"
+    slice_ = _slice(kind, "step", Phase(kind, start_ns, start_ns + duration_ns), thread)
+    return (
+        f'{slice_},"cname":"{_COLORS[kind]}","args":{{"step":{step},'
+        f'"prefill_tokens":{prefill_tokens},"prefill_seqs":{prefill_seqs},'
+        f'"decode_tokens":{decode_seqs},"running":{running},"waiting":{waiting},'
+        f'"preempted":{preempted},"head_lacks":"{HEAD_LACKS[lacks]}"}}}}'
+    )
+
+
+def _slice(name: str, category: str, phase: Phase, thread: str) -> str:
+    """Return a complete event without its end: arguments may follow."""
+    time = f'"ts":{_us(phase.from_ns)},"dur":{_us(phase.to_ns - phase.from_ns)}'
+    return f'{{"ph":"X","cat":"{category}","name":"{name}",{thread},{time}'
+
+
+def _metadata(kind: str, process: int, thread: int, args: dict[str, Any]) -> str:
+    event = {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": args}
+    return json.dumps(event, separators=(",", ":"))
+
+
+@dataclass(slots=True)
+class _Counters:
+    """Queue and KV cache of one replica; told where they change."""
+
+    process: int
+    end_ns: int = 0
+    _queue: tuple[int, int] = (-1, -1)
+    _use: tuple[int, ...] = ()
+
+    def take(
+        self, start_ns: int, end_ns: int, running: int, waiting: int, use: tuple[int, ...]
+    ) -> Iterator[str]:
+        """Take the state during a step."""
+        self.end_ns = max(self.end_ns, end_ns)
+        if (running, waiting) != self._queue:
+            self._queue = running, waiting
+            yield self._told("requests", start_ns, f'"running":{running},"waiting":{waiting}')
+        if use != self._use:
+            self._use = use
+            yield self._told("KV cache tokens", start_ns, _uses(use))
+
+    def pause(self) -> Iterator[str]:
+        """Tell what is left when the last step has ended: what can be found in the prefix cache."""
+        if not self._use:  # nothing ran yet
+            return
+        *_, reusable, _ = self._use
+        nothing = (0,) * (len(self._use) - 2)
+        use = (*nothing, reusable, sum(self._use) - reusable)
+        yield from self.take(self.end_ns, self.end_ns, 0, 0, use)
+
+    def _told(self, name: str, time_ns: int, args: str) -> str:
+        where = f'"pid":{self.process},"tid":0,"ts":{_us(time_ns)}'
+        return f'{{"ph":"C","name":"{name}",{where},"args":{{{args}}}}}'
+
+
+def _uses(use: tuple[int, ...]) -> str:
+    held, to_come, inside, rounding, holes, reusable, free = use
+    wasted = inside + rounding + holes
+    return (
+        f'"held":{held},"reserved":{to_come},"wasted":{wasted},"reusable":{reusable},"free":{free}'
+    )
