@@ -3,7 +3,7 @@
 Only who writes or reads tables imports Arrow; a check of a scenario does without.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,17 +115,15 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
 
     def batches(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[Columns]:
         """Yield the rows of some columns in batches of these sizes, one after the other."""
-        with self._opened() as file:
-            parts = file.iter_batches(
-                row_groups=self._groups, columns=list(names), use_threads=False
-            )
-            schema = pa.schema([file.schema_arrow.field(name) for name in names])
-            held = pa.Table.from_batches([], schema)
-            for size in sizes:
-                while held.num_rows < size:
-                    held = pa.concat_tables([held, pa.Table.from_batches([next(parts)])])
-                batch, held = held.slice(0, size), held.slice(size)
-                yield {name: _numbers(batch.column(name), self._codes[name]) for name in names}
+        chunks = self.chunks(names)
+        chunk, start = next(chunks), 0
+        for size in sizes:
+            parts = [_slice(chunk, start, size)]
+            start += size
+            while (over := start - row_count(chunk)) > 0:
+                chunk, start = next(chunks), over
+                parts.append(_slice(chunk, 0, over))
+            yield parts[0] if len(parts) == 1 else _joined(parts)
 
 
 def row_count(table: Columns) -> int:
@@ -140,8 +138,17 @@ def batches(table: Columns, names: Sequence[str], sizes: Sequence[int]) -> Itera
         return
     start = 0
     for size in sizes:
-        yield {name: table[name][start : start + size] for name in names}
+        yield _slice(table, start, size, names)
         start += size
+
+
+def _slice(table: Columns, start: int, size: int, names: Iterable[str] | None = None) -> Columns:
+    """Return some rows, fewer at the end of the table, of some columns or all."""
+    return {name: table[name][start : start + size] for name in names or table}
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def chunks(table: Columns, names: Sequence[str]) -> Iterator[Columns]:

@@ -129,9 +129,9 @@ def _write_timeline(
     length_ns = min(span.to_ns, ends_ns) - span.from_ns
     fits_s = length_ns / NS_PER_S * max_mb * MB / max(size_bytes, 1)
     until_s = span.from_ns / NS_PER_S + fits_s
+    shown = f"{until_s:.0f}" if until_s >= 1000 else f"{until_s:.3g}"
     remedy = (
-        f"cut out a part, as with --to-s {until_s:.3g}, or choose a --variant; "
-        "--max-mb raises the limit"
+        f"cut out a part, as with --to-s {shown}, or choose a --variant; --max-mb raises the limit"
     )
     refuse_large(str(path), size_bytes, round(max_mb * MB), remedy)
     with written(path) as file:

@@ -113,10 +113,15 @@ def _classes(run: Run) -> str:
     for name, summary in run.summaries.items():
         if summary["classes"]:
             header, rows = class_table(summary["classes"])
-            table = aligned([header, *rows])
+            table = aligned([header, *([_count(cell) for cell in row] for row in rows)])
             title = wrapped(f"Classes of traffic, {_short(name)}:")
             blocks.append(table if len(run.summaries) == 1 else f"{title}\n{table}")
     return "\n\n".join(blocks)
+
+
+def _count(cell: str) -> str:
+    """Show a number of requests without its unit, which the heading names."""
+    return cell.removesuffix(" requests")
 
 
 def _places(run: Run, target: Path, with_report: bool) -> str:

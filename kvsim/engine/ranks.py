@@ -22,10 +22,13 @@ def to_ranks(router: Router, ranks: int) -> Router:
 class _ToRanks(Router):
     def __init__(self, router: Router, ranks: int) -> None:
         self.view_delay_ns = router.view_delay_ns
-        self.draws, self.draw = router.draws, router.draw
+        self.draws = router.draws
         self.least = "requests" if router.is_blind else router.least
         self.ranks = ranks
         self._router = router
+
+    def draw(self, replicas: int) -> Sequence[int]:
+        return self._router.draw(replicas)
 
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
         starts = range(0, len(replicas), self.ranks)

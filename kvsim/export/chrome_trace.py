@@ -49,7 +49,7 @@ _REQUEST = (
     *("attempt", "class", "outcome"),
 )
 # What an event takes in the file, about; the largest part are the steps.
-_STEP_BYTES, _REQUEST_BYTES, _EVENT_BYTES = 470, 1_000, 130
+_STEP_BYTES, _WAITING_BYTES, _RUNNING_BYTES, _EVENT_BYTES = 470, 480, 520, 130
 
 
 def about_bytes(run: Run, variants: Sequence[str], span: Span) -> int:
@@ -63,7 +63,9 @@ def about_bytes(run: Run, variants: Sequence[str], span: Span) -> int:
             for chunk in chunks(tables["steps"], ("start_ns",))
         )
         events = int(span.holds(tables["events"]["time_ns"]).sum())
-        size += steps * _STEP_BYTES + len(found.number) * _REQUEST_BYTES + events * _EVENT_BYTES
+        size += steps * _STEP_BYTES + events * _EVENT_BYTES
+        size += len(found.number) * _WAITING_BYTES
+        size += int(found.runs_in(span).sum()) * _RUNNING_BYTES
     return size
 
 
@@ -109,7 +111,7 @@ class _Timeline:
         codes = {c.name: c.codes for c in tables_of(tuple(run.manifest["class_names"]))["requests"]}
         self._classes = codes["class"]
         self._found: Lives = lives(requests, span, end_ns(run, variant))
-        self._slots = slots(self._found)
+        self._slots = slots(self._found, span)
         self._about = {name: requests[name][self._found.rows].tolist() for name in _REQUEST}
 
     def events(self) -> Iterator[str]:

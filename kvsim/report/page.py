@@ -57,13 +57,13 @@ def _sections(run: ReportInput) -> list[Section]:
             step_time(run.variants),
         ),
         *_drawn("memory", "Memory", "Where memory goes", where_memory_goes(run.variants)),
+        *_latency_section(run),
         Section("kv", "KV cache", "KV cache over time", [occupancy(run.variants, time)]),
         *memory_map(run.variants),
         Section(
             "queue", "Queue", "Queue and batch over time", [queue_and_batch(run.variants, time)]
         ),
         *_drawn("iterations", "Iterations", "Engine steps", iterations(run.variants)),
-        *_latency_section(run),
         *_drawn("balance", "Balance", "Load of the replicas", balance(run.variants, time)),
         _preemption_section(run.variants, time),
         *_given(fingerprint(run.variants[0])),

@@ -207,6 +207,13 @@ def test_the_size_is_known_before(run):
     assert 0.6 * size < about_bytes(run, variants, Span()) < 1.6 * size
 
 
+def test_threads_are_named_that_have_slices(eventful):
+    """In a cut as well: who runs only later has no thread."""
+    events = events_of(eventful, span=Span(0, 700_000_000))
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["tid"] > 2}
+    assert named == {(e["pid"], e["tid"]) for e in sliced(events, "request")}
+
+
 @pytest.mark.parametrize(
     ("told", "first_ns", "phases"),
     [

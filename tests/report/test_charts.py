@@ -14,6 +14,7 @@ from kvsim.report.series import MAX_POINTS, Timeline, joined, time_means
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import tails
 from kvsim.report.time_axis import TABLE_ROWS, TimeAxis
+from kvsim.tables import EVENT_KINDS
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +180,14 @@ def test_preemption_bars_count_every_preemption(charts):
     assert sum(base["y"]) == 90
     ticks = [t for t in charts["chart-kv-slots"].figure["data"] if "customdata" in t]
     assert [sum(trace["customdata"]) for trace in ticks] == [90, 0]
+
+
+def test_swapping_out_is_a_preemption_too(run):
+    base = run.variants[0]
+    swapped = np.full_like(base.events["event"], EVENT_KINDS.index("swapped_out"))
+    changed = replace(base, events={**base.events, "event": swapped})
+    chart = preemptions([changed], TimeAxis.of_run(run.variants))
+    assert sum(chart.figure["data"][0]["y"]) == 90
 
 
 def test_no_preemption_no_chart(synthetic):

@@ -24,7 +24,6 @@ from kvsim.engine.compiled.layout import (
     MAX_TOKENS,
     NEVER_NS,
     NOW_NS,
-    PAUSED,
     PAUSES,
     PREEMPTIONS,
     QUEUED_NS,
@@ -152,7 +151,7 @@ class _Run:
                 self._rows.make_room()
                 continue
             require(outcome != STUCK, "a replica with work makes progress")
-            pausing = np.flatnonzero(at[:, PAUSES])
+            pausing = np.flatnonzero(at[:, PAUSES]).tolist()
             first = min(pausing, key=lambda each: (at[each, NOW_NS], each), default=None)
             left = self._leaving(first)
             if len(left) >= cluster.REQUESTS_IN_A_CHUNK:

@@ -87,19 +87,24 @@ def advance(fleet: Replicas, cost: Cost) -> int:
         until_ns = NEVER_NS
         if rows[NEXT_REQUEST] < requests:
             until_ns = fleet.arrival_ns[rows[NEXT_REQUEST]]
-        pauses = False
-        for place in range(len(fleet.at)):
-            if fleet.at[place, ACTS_NS] < until_ns:
-                outcome = _go_on(_replica(fleet, place), cost, until_ns)
-                if outcome == PAUSED:
-                    pauses = True
-                elif outcome != DONE:
-                    return outcome
-        if pauses:
-            return PAUSED
-        if rows[NEXT_REQUEST] == requests:
-            return DONE
+        outcome = _all_go_on(fleet, cost, until_ns)
+        if outcome != DONE or rows[NEXT_REQUEST] == requests:
+            return outcome
         _send(fleet)
+
+
+@jit
+def _all_go_on(fleet: Replicas, cost: Cost, until_ns: int) -> int:
+    """Let all happen that happens before an instant (DONE); else see `advance`."""
+    pauses = False
+    for place in range(len(fleet.at)):
+        if fleet.at[place, ACTS_NS] < until_ns:
+            outcome = _go_on(_replica(fleet, place), cost, until_ns)
+            if outcome == PAUSED:
+                pauses = True
+            elif outcome != DONE:
+                return outcome
+    return PAUSED if pauses else DONE
 
 
 @jit
@@ -184,13 +189,8 @@ def _go_on(r: Replica, cost: Cost, until_ns: int) -> int:
     at[PAUSES] = 0
     while True:
         if not at[TURN_TAKEN]:
-            if not at[RUNNING] + at[WAITING] and at[OLDEST] == at[STEP]:
-                if at[COMING] == NOBODY:
-                    at[ACTS_NS] = NEVER_NS
-                    return DONE
-                at[NOW_NS] = max(at[NOW_NS], r.requests[at[COMING], QUEUED_NS])
-            at[ACTS_NS] = at[NOW_NS]
-            if at[NOW_NS] >= until_ns:
+            at[ACTS_NS] = _next_turn_ns(r)
+            if at[ACTS_NS] >= until_ns:
                 return DONE
             outcome = _take_turn(r, cost, until_ns)
             if outcome == PAUSED:
@@ -207,6 +207,17 @@ def _go_on(r: Replica, cost: Cost, until_ns: int) -> int:
         if r.rows[LEFT_ROWS] > left and at[STEP] - at[WRITTEN_STEPS] >= r.limits[PAUSE_STEPS]:
             at[PAUSES] = 1
             return PAUSED
+
+
+@jit
+def _next_turn_ns(r: Replica) -> int:
+    """Return when it is a replica's turn: now, unless it rests until somebody comes."""
+    at = r.at
+    if not at[RUNNING] + at[WAITING] and at[OLDEST] == at[STEP]:
+        if at[COMING] == NOBODY:
+            return NEVER_NS
+        at[NOW_NS] = max(at[NOW_NS], r.requests[at[COMING], QUEUED_NS])
+    return int(at[NOW_NS])
 
 
 @jit

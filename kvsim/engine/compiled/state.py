@@ -24,9 +24,7 @@ def pool_of(fleet: Fleet) -> PagedPool:
     return pool
 
 
-def replicas_of(
-    fleet: Fleet, table: RequestTable, requests: Ints, pause_steps: int
-) -> Replicas:
+def replicas_of(fleet: Fleet, table: RequestTable, requests: Ints, pause_steps: int) -> Replicas:
     """Return replicas to which nobody has been sent yet.
 
     Args:

@@ -4,9 +4,20 @@ A stretch is planned up to the first end of an answer. It goes on, as far as the
 it is over or somebody comes; only then its sequences are told how many steps there were.
 """
 
-from kvsim.engine.compiled.books import CONTEXT, DECODES, blocks_of, take_blocks, write_step
-from kvsim.engine.compiled.books import CHUNK_CONTEXT, CHUNK_NS, CHUNK_PAIRS, CHUNK_SEQS
-from kvsim.engine.compiled.books import CHUNK_TOKENS, DISCARDED, PREEMPT
+from kvsim.engine.compiled.books import (
+    CHUNK_CONTEXT,
+    CHUNK_NS,
+    CHUNK_PAIRS,
+    CHUNK_SEQS,
+    CHUNK_TOKENS,
+    CONTEXT,
+    DECODES,
+    DISCARDED,
+    PREEMPT,
+    blocks_of,
+    take_blocks,
+    write_step,
+)
 from kvsim.engine.compiled.jit import jit
 from kvsim.engine.compiled.layout import (
     ANSWER,
