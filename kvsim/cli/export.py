@@ -54,6 +54,7 @@ def export(
     Exit code: 0 done, 2 bad input.
     """
     _refuse_idle(chrome_trace, openmetrics, from_s, to_s, step_s, start)
+    _refuse_endless({"--from-s": from_s, "--to-s": to_s, "--max-mb": max_mb})
 
     from kvsim.export.files import refuse_place
     from kvsim.export.span import chosen_variants
@@ -102,6 +103,17 @@ def _refuse_idle(
         problems.append("--start dates samples; --step-s is missing")
     if problems:
         raise InputError(*problems)
+
+
+def _refuse_endless(values: dict[str, float | None]) -> None:
+    """Refuse what is no number, or too large for a clock that counts nanoseconds.
+
+    Raises:
+        InputError: Lists them.
+    """
+    wrong = [name for name, value in values.items() if value is not None and not value <= 1e9]
+    if wrong:
+        raise InputError(*(f"{name} {values[name]:g}: must be at most 1e9" for name in wrong))
 
 
 def _write_timeline(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from kvsim.cli import advice
 from kvsim.cli.text import WIDTH, aligned, wrapped
 from kvsim.metrics.catalog import format_figure, format_number, format_range
 from kvsim.metrics.classes import all_targets, class_table, met_word
@@ -23,6 +24,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
         wrapped(base["verdict"]["sentence"]),
         *(wrapped(f"Mind: {caveat}") for caveat in base["caveats"]),
         wrapped("Limit: " + base["limits"]["sentence"]),
+        advice.as_text(run.advice),
         _targets(run),
         wrapped("Cost: " + _cost(run)),
         wrapped(certainty(base)),

@@ -116,14 +116,15 @@ class _Timeline:
 
     def events(self) -> Iterator[str]:
         """Yield all events."""
-        marks = list(self._marks())
-        return chain(self._names(bool(marks)), self._lives(), marks, self._steps())
+        return chain(self._names(), self._lives(), self._marks(), self._steps())
 
     # Names
 
-    def _names(self, has_marks: bool) -> Iterator[str]:
-        replicas = np.unique(self._found.replica).tolist()
-        outside = [_NO_REPLICA] if _NO_REPLICA in replicas or has_marks else []
+    def _names(self) -> Iterator[str]:
+        events = self._tables["events"]
+        marked = events["replica"][self._span.holds(events["time_ns"])]
+        served = np.append(marked, self._found.replica)
+        outside = [_NO_REPLICA] if (served == _NO_REPLICA).any() else []
         for replica in [*range(self._engines), *outside]:
             name = "no replica" if replica == _NO_REPLICA else f"replica {replica}"
             process = self._process(replica)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kvsim.report import configuration, sections, uncertainty
+from kvsim.report.advice import advice_section
 from kvsim.report.balance import balance
 from kvsim.report.figure import Chart, Section, Table
 from kvsim.report.fingerprint import fingerprint
@@ -30,12 +31,11 @@ def build_report(run: ReportInput) -> str:
     """
     if not run.variants:
         raise ValueError("a report needs at least one variant")
-    drawn = _sections(run)
-    charts = [chart for section in drawn for chart in section.charts]
+    drawn, advice = _sections(run), advice_section(run.advice)
+    charts = [chart for section in (*advice, *drawn) for chart in section.charts]
     scripts = ["memory_map.js"] if any(section.memory_map for section in drawn) else []
-    return render_page(
-        "page.html.j2", charts, scripts, run=run, base=run.variants[0], drawn=drawn, **_tables(run)
-    )
+    shown = {"run": run, "base": run.variants[0], "advice": advice, "drawn": drawn}
+    return render_page("page.html.j2", charts, scripts, **shown, **_tables(run))
 
 
 def _sections(run: ReportInput) -> list[Section]:

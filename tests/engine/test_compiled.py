@@ -134,6 +134,25 @@ def test_several_replicas(group, monkeypatch):
         )
 
 
+def test_rows_leave_and_progress_is_told_as_it_goes(monkeypatch):
+    """A fleet whose router looks at loads holds no more rows than a chunk, and what is in flight"""
+    monkeypatch.setattr(cluster, "STEPS_IN_A_CHUNK", 64)
+    requests, config, cost = plain(1)
+    chunks, told = [], []
+    fleet = fleet_with(config, cost, 4, LeastRequests())
+    compiled.run_compiled(
+        requests,
+        fleet,
+        machine_code.load(),
+        lambda table, rows: chunks.append(len(rows)) if table == "steps" else None,
+        lambda now_ns, left: told.append((now_ns, left)),
+    )
+    assert len(chunks) > len(told) > 3
+    assert told == sorted(told)
+    longest_answer = int(requests.output_tokens.max())
+    assert max(chunks) <= 64 + 4 * longest_answer
+
+
 def test_a_prefix_cache_that_finds_nothing():
     """As long as nobody is preempted: he would find his own prefix."""
     plain_runs = 0

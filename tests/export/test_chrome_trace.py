@@ -195,6 +195,11 @@ def test_variants_stand_side_by_side(eventful):
     assert text_of(eventful, ["base", "swapping"]) == both
 
 
+def test_who_reached_no_replica_has_a_process_if_there_is_any(quiet):
+    names = {e["args"]["name"] for e in events_of(quiet) if e["name"] == "process_name"}
+    assert names == {"replica 0"}
+
+
 def test_names_do_no_harm(hostile):
     events = parsed(text_of(hostile, list(hostile.summaries)))
     check(events)

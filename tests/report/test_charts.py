@@ -7,13 +7,17 @@ import plotly.graph_objects as go
 import pytest
 
 from kvsim.metrics.catalog import format_figure, percent
+from kvsim.report.balance import balance
 from kvsim.report.figure import Chart, short_name
+from kvsim.report.fingerprint import fingerprint
+from kvsim.report.iterations import iterations
 from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, slot_uses
 from kvsim.report.queue_and_batch import queue_and_batch
 from kvsim.report.series import MAX_POINTS, Timeline, joined, time_means
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import tails
 from kvsim.report.time_axis import TABLE_ROWS, TimeAxis
+from kvsim.report.where_time_goes import where_memory_goes, where_time_goes
 from kvsim.tables import EVENT_KINDS
 
 
@@ -30,7 +34,12 @@ def charts(run) -> dict[str, Chart]:
         queue_and_batch(run.variants, time),
         *tails(run.variants, 0.0),
         step_time(run.variants),
+        where_time_goes(run.variants),
+        where_memory_goes(run.variants),
+        iterations(run.variants),
         preemptions(run.variants, time),
+        *fingerprint(run.variants[0]).charts,
+        balance([replace(variant, inputs={"replicas": 3}) for variant in run.variants], time),
     ]
     return {chart.key: chart for chart in drawn}
 

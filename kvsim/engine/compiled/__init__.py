@@ -1,11 +1,14 @@
-"""The step loop of one replica once more, so that numba can compile it: the same rows, much sooner.
+"""Router and step loop once more, so that numba can compile them: the same rows, much sooner.
 
 It does the plain case: vLLM V1's scheduler, first come first served, a paged cache in which no
-prefix is found, clients that wait for nothing. `replica.py` does everything, and says what is
-right; tests compare every value of every row.
+prefix is found, clients that wait for nothing, routers that take the least loaded of all replicas
+or of some drawn ones. `replica.py` does everything, and says what is right; tests compare every
+value of every row.
 
-`layout` names the places in arrays, `price` is the cost of a step, `loop` decides, `build` compiles
-and `machine_code` loads it; `replica` and `fleet` give it requests and write its rows.
+`layout` names the places in arrays. `loop` sends requests and lets replicas go on, turn by turn;
+`stretch` does steps in which nothing changes, `schedule` the others, `price` is what they cost, and
+`books` has blocks, queue and rows. `build` compiles all this, and `machine_code` loads it. `state`
+is how a run begins, `unwritten` what it has in its buffers, and `fleet` runs it.
 """
 
 # Loading machine code takes as long as so many requests do without it, and so does compiling it.

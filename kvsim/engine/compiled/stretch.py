@@ -97,14 +97,21 @@ def pass_quiet_steps(r: Replica, cost: Cost, until_ns: int) -> bool:
     steps = at[STEP] - first
     at[PLANNED] -= steps
     if steps:
-        at[FREE_AT_NS] = end_ns
-        at[OLDEST] = at[STEP] - in_flight
-        r.end_ns[(at[STEP] - 1) % 2] = end_ns
-        if in_flight == 2:
-            r.end_ns[at[STEP] % 2] = last_end_ns
+        _fly(r, last_end_ns, end_ns)
     if short or not at[PLANNED]:
         end_stretch(r)
     return bool(steps)
+
+
+@jit
+def _fly(r: Replica, last_end_ns: int, end_ns: int) -> None:
+    """Let the last of some quiet steps be in flight, and the one before it if there may be two."""
+    at, in_flight = r.at, r.limits[MOST_IN_FLIGHT]
+    at[FREE_AT_NS] = end_ns
+    at[OLDEST] = at[STEP] - in_flight
+    r.end_ns[(at[STEP] - 1) % 2] = end_ns
+    if in_flight == 2:
+        r.end_ns[at[STEP] % 2] = last_end_ns
 
 
 @jit
