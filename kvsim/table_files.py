@@ -206,6 +206,40 @@ def read_figures(path: Path, variant: str, names: Sequence[str]) -> dict[str, ND
     return {name: np.array(table[name], dtype=np.float64)[mine] for name in names}
 
 
+Facts = Mapping[str, Any]  # a row of texts and numbers
+
+
+def write_facts(path: Path, columns: Sequence[Column], rows: Sequence[Facts]) -> None:
+    """Write rows of texts and numbers: a column of the unit `text` holds texts, any other floats.
+
+    Args:
+        path: The Parquet file.
+        columns: What a row has.
+        rows: Column → its value; a number may be None.
+    """
+    arrays, fields = [], []
+    for column in columns:
+        values = [row[column.name] for row in rows]
+        array = _texts(values) if column.unit == "text" else _as_nullable(values)
+        about = {"unit": column.unit, "description": column.description}
+        fields.append(pa.field(column.name, array.type, metadata=about))
+        arrays.append(array)
+    pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, compression="lz4")
+
+
+def read_facts(path: Path, columns: Sequence[Column]) -> list[Facts]:
+    """Read what `write_facts` wrote.
+
+    Raises:
+        KeyError: There is no such column.
+    """
+    with pq.ParquetFile(path) as file:
+        table = file.read(use_threads=False)
+    values = [table.column(column.name).to_pylist() for column in columns]
+    names = [column.name for column in columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
 # To and from Arrow by buffers: `pa.array` and `to_numpy` would import pandas, which takes longer
 # than a small run.
 

@@ -117,6 +117,37 @@ EVENTS = (
     ),
 )
 
+# What `--advise` found: rows of texts (unit `text`) and numbers, one a change.
+ADVICE_OUTCOMES = ("found", "at_least", "never", "unknown", "late", "declined")
+ADVICE = (
+    Column("key", "text", "Which change; `base`: the scenario as it is"),
+    Column("change", "text", "The change in words"),
+    Column("settings", "text", "What is set for it: dotted paths of the scenario, and values"),
+    Column(
+        "outcome",
+        "text",
+        "found; at_least: no load that was tried misses the SLO; never: none meets it; unknown: "
+        "too little was simulated to tell; late: the time was up before; declined: not tried",
+    ),
+    Column("why", "text", "Why there is no more to tell; empty where the capacity was found"),
+    Column("unit", "text", "Of the capacity: requests/s, or users of a closed loop"),
+    Column("capacity", "as `unit` says", "Highest load that meets the SLO"),
+    Column("capacity_low", "as `unit` says", "Lower end of its interval"),
+    Column("capacity_high", "as `unit` says", "Upper end of its interval"),
+    Column("ratio", "times", "Its capacity over that of the scenario as it is"),
+    Column("ratio_low", "times", "Lower end of the ratio's interval"),
+    Column("ratio_high", "times", "Upper end of the ratio's interval"),
+    Column("confidence", "fraction", "Of the intervals; none: nothing is random"),
+    Column("gpus", "count", "GPUs of all replicas"),
+    Column("usd_per_hour", "USD/h", "What they cost"),
+    Column("usd_per_million_output_tokens", "USD", "The same for a million tokens, at capacity"),
+    Column("limited_by", "text", "Target of the SLO that sets the capacity"),
+    Column("limit", "text", "What requests wait for at capacity, else what bounds the steps"),
+    Column("basis", "text", "What the prices of its steps rest on, as shares of their time"),
+    Column("caveat", "text", "What no simulation of it tells"),
+    Column("simulations", "count", "So many simulations found it"),
+)
+
 MEMORY_LOOKS = (
     Column("time_ns", "ns", "When the KV cache of the first replica was looked at"),
     *(

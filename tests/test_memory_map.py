@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim import memory_map
-from kvsim.engine.allocators._slot_runs import FREE, HELD, HOLES, NOBODY, SlotRuns, runs_of
+from kvsim.engine.allocators._slot_runs import FREE, HELD, HOLES, INSIDE, NOBODY, SlotRuns, runs_of
 from kvsim.engine.cluster import Cluster
 from kvsim.memory_map import Scene, chosen, in_cells, look_on
 from kvsim.rundir.read import open_run
@@ -285,3 +285,30 @@ def test_others_matter_where_the_tables_do_not_tell_it_all(more, tmp_path):
     ran = run_into(tmp_path, file, variants, requests)
     fleet, tables = fleet_of(variants["base"]), ran.run.tables["base"]
     assert not Scene.of(fleet, requests, tables, ran.simulated["base"]).is_solo
+
+
+SHARING = """\
+  n: 3
+scheduler: {kind: vllm_v0, preemption: PREEMPTION}
+"""
+
+
+@pytest.mark.parametrize("preemption", ["auto", "swap"])
+def test_blocks_that_samples_share_are_counted_once(preemption, tmp_path):
+    more = SHARING.replace("PREEMPTION", preemption)
+    _, variants, requests = scenario(tmp_path, more=more, blocks=130, engine=", block_size: 16")
+    fleet, shared, sums = fleet_of(variants["base"]), [], []
+    cluster = Cluster(requests, fleet, KeptTables([]))
+    replica = cluster._replicas[0]
+
+    def look(runs):
+        pool, used = replica.allocator, runs.sums()
+        shared.append(pool.shared_tokens)
+        held = replica.held_tokens - pool.shared_tokens + pool.shared_empty_tokens
+        sums.append((used[HELD] - held, used[INSIDE] - replica.inside_tokens))
+        assert used[:HOLES].sum() == pool.taken_tokens
+
+    cluster.look_at(range(10**8, int(requests.arrival_ns[-1]), 10**8), look)
+    cluster.run()
+    assert set(sums) == {(0, 0)}
+    assert max(shared) > 0

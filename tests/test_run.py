@@ -17,7 +17,7 @@ import kvsim.simulate
 from kvsim.cli.main import main
 from kvsim.errors import InputError
 from kvsim.table_files import read_table
-from kvsim.tables import TABLES
+from kvsim.tables import MAP_TABLES, TABLES
 from tests.disk import contents
 
 SCENARIO = """\
@@ -36,9 +36,11 @@ variants:
 MET = SCENARIO + "slo: {ttft_p99_s: 5.0}\n"
 MISSED = SCENARIO + "slo: {ttft_p99_s: 0.001}\n"
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+OF_REPORT = {"report.html", *(f"{table}.parquet" for table in MAP_TABLES)}
 FILES = {
-    *("manifest.json", "summary.json", "report.html", "replications.parquet"),
+    *("manifest.json", "summary.json", "replications.parquet"),
     *(f"{table}.parquet" for table in TABLES),
+    *OF_REPORT,
 }
 KVSIM = [sys.executable, "-c", "from kvsim.cli.main import main; main()"]
 
@@ -73,7 +75,7 @@ def test_the_exit_code_is_the_verdict_on_the_base(folder, text, code):
     assert err == ""
     first = out.splitlines()[0]
     assert first.startswith({0: ("Meets", "No"), 1: ("Misses",)}[code]), first
-    assert contents(folder / "reports" / "small").keys() == FILES - {"report.html"}
+    assert contents(folder / "reports" / "small").keys() == FILES - OF_REPORT
 
 
 def test_the_exit_code_does_not_belong_to_a_variant(folder):
@@ -154,7 +156,7 @@ def test_an_older_run_is_replaced_as_a_whole(folder):
     kvsim_run(SCENARIO.replace("30", "20"), "--no-report")
     after = contents(folder / "reports" / "small")
     assert before.keys() == FILES
-    assert after.keys() == FILES - {"report.html"}
+    assert after.keys() == FILES - OF_REPORT
     assert all(before[name] != after[name] for name in ("manifest.json", "steps.parquet"))
     assert [path.name for path in (folder / "reports").iterdir()] == ["small"]
 

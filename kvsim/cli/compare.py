@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from kvsim.compare.sides import Side
     from kvsim.report.figure import Table
 
-LETTERS = "ABCDEF"
-
 
 def compare(
     runs: Annotated[
@@ -35,6 +33,7 @@ def compare(
     Exit code: 0 done, 2 bad input.
     """
     from kvsim.cli.pages import refuse_foreign, write_text
+    from kvsim.cli.text import as_json, painted
     from kvsim.compare.figures import against
     from kvsim.compare.sides import open_sides
     from kvsim.errors import InputError
@@ -50,18 +49,19 @@ def compare(
 
         write_text(html, build_page(found, shlex.join(["kvsim", "compare", *runs])))
     if json:
-        from kvsim.cli.text import as_json
         from kvsim.compare.answer import as_dict
 
         print(as_json(as_dict(found)))
     else:
-        print(_as_markdown(found) if markdown else _as_text(found, html))
+        print(_as_markdown(found) if markdown else painted(_as_text(found, html)))
 
 
 def _as_text(found: "Sequence[Against]", html: Path | None) -> str:
     """Return what the terminal shows, at most 80 columns wide where names allow it."""
-    from kvsim.cli.text import wrapped
+    from kvsim.cli.text import aligned, wrapped
     from kvsim.compare.answer import headline, noise, remarks
+    from kvsim.compare.sides import LETTERS
+    from kvsim.compare.tables import slo_table
 
     sides = [found[0].base, *(one.other for one in found)]
     blocks = ["\n".join(wrapped(headline(one)) for one in found)]
@@ -69,44 +69,29 @@ def _as_text(found: "Sequence[Against]", html: Path | None) -> str:
     for letter, one in zip(LETTERS[1:], found, strict=False):
         blocks.append(_differences(one, letter))
         blocks += [wrapped(text) for text in (noise(one.changes), *remarks(one)) if text]
-    blocks += [_targets(sides), *_configurations(sides)]
+    targets = slo_table(sides, LETTERS[: len(sides)])
+    blocks.append(aligned([targets.header, *targets.rows]) if targets else "")
+    blocks += _configurations(sides)
     blocks.append(f"Page: {html}" if html is not None else "")
     return "\n\n".join(block for block in blocks if block)
 
 
 def _differences(one: "Against", letter: str) -> str:
     """Show the figures that differ; which way is better only if there is room for it."""
-    from kvsim.cli.text import WIDTH, aligned
+    from kvsim.cli.text import aligned
     from kvsim.compare.tables import apart, narrow_table
 
-    text = ""
-    for words in (True, False):
-        table = narrow_table(apart(one), ("A", letter), words)
-        text = aligned([table.header, *table.rows]) if table.rows else ""
-        if len(text.split("\n")[0]) <= WIDTH:
-            break
-    return text
-
-
-def _targets(sides: "Sequence[Side]") -> str:
-    """Show who meets what, so many runs beside each other as there is room for."""
-    from kvsim.cli.text import WIDTH, aligned
-    from kvsim.compare.tables import slo_table
-
-    for each in range(len(sides), 0, -1):
-        blocks = []
-        for start in range(0, len(sides), each):
-            stop = min(start + each, len(sides))
-            table = slo_table(sides, LETTERS[: len(sides)], range(start, stop))
-            blocks.append(aligned([table.header, *table.rows]) if table else "")
-        if max(len(line) for block in blocks for line in block.split("\n")) <= WIDTH:
-            break
-    return "\n\n".join(block for block in blocks if block)
+    if not (changes := apart(one)):
+        return ""
+    tables = [narrow_table(changes, ("A", letter), words) for words in (True, False)]
+    with_words, without = (aligned([table.header, *table.rows]) for table in tables)
+    return without if "\n\n" in with_words else with_words  # it is cut where it is too wide
 
 
 def _configurations(sides: "Sequence[Side]") -> list[str]:
     """Show where each run's configuration differs from the base's, as a diff."""
     from kvsim.cli.text import wrapped
+    from kvsim.compare.sides import LETTERS
     from kvsim.compare.tables import configuration
     from kvsim.report.configuration import as_diff
 
@@ -122,14 +107,15 @@ def _as_markdown(found: "Sequence[Against]") -> str:
     """Return the answer, the figures that differ, the targets and the settings."""
     from kvsim.compare.answer import headline, noise, remarks
     from kvsim.compare.tables import apart, configuration, difference_table, slo_table
+    from kvsim.report.markdown import escaped
 
     sides = [found[0].base, *(one.other for one in found)]
     names = [side.name for side in sides]
-    blocks = [f"**{_escaped(headline(one))}**" for one in found]
+    blocks = [f"**{escaped(headline(one))}**" for one in found]
     for one in found:
         table = difference_table(apart(one), (one.base.name, one.other.name))
         blocks += [_table(table)] if table.rows else []
-        blocks += [_escaped(text) for text in (noise(one.changes), *remarks(one)) if text]
+        blocks += [escaped(text) for text in (noise(one.changes), *remarks(one)) if text]
     targets = slo_table(sides, names)
     blocks += [_table(targets)] if targets else []
     settings = configuration(sides)
@@ -138,14 +124,8 @@ def _as_markdown(found: "Sequence[Against]") -> str:
 
 
 def _table(table: "Table") -> str:
-    lines = [[_escaped(cell) for cell in row] for row in (table.header, *table.rows)]
+    from kvsim.report.markdown import escaped
+
+    lines = [[escaped(cell) for cell in row] for row in (table.header, *table.rows)]
     lines.insert(1, ["---", *(["---:"] * (len(table.header) - 1))])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _escaped(text: str) -> str:
-    """Let Markdown show a text as it is: names are not markup."""
-    from html import escape
-
-    special = {ord(letter): f"\\{letter}" for letter in "\\`*_[]|~#"}
-    return " ".join(escape(text.translate(special), quote=False).split())

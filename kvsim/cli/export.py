@@ -54,6 +54,7 @@ def export(
     Exit code: 0 done, 2 bad input.
     """
     _refuse_idle(chrome_trace, openmetrics, from_s, to_s, step_s, start)
+    _refuse_endless({"--from-s": from_s, "--to-s": to_s, "--max-mb": max_mb})
 
     from kvsim.export.files import refuse_place
     from kvsim.export.span import chosen_variants
@@ -104,6 +105,17 @@ def _refuse_idle(
         raise InputError(*problems)
 
 
+def _refuse_endless(values: dict[str, float | None]) -> None:
+    """Refuse what is no number, or too large for a clock that counts nanoseconds.
+
+    Raises:
+        InputError: Lists them.
+    """
+    wrong = [name for name, value in values.items() if value is not None and not value <= 1e9]
+    if wrong:
+        raise InputError(*(f"{name} {values[name]:g}: must be at most 1e9" for name in wrong))
+
+
 def _write_timeline(
     run: "Run",
     path: Path,
@@ -129,9 +141,9 @@ def _write_timeline(
     length_ns = min(span.to_ns, ends_ns) - span.from_ns
     fits_s = length_ns / NS_PER_S * max_mb * MB / max(size_bytes, 1)
     until_s = span.from_ns / NS_PER_S + fits_s
+    shown = f"{until_s:.0f}" if until_s >= 1000 else f"{until_s:.3g}"
     remedy = (
-        f"cut out a part, as with --to-s {until_s:.3g}, or choose a --variant; "
-        "--max-mb raises the limit"
+        f"cut out a part, as with --to-s {shown}, or choose a --variant; --max-mb raises the limit"
     )
     refuse_large(str(path), size_bytes, round(max_mb * MB), remedy)
     with written(path) as file:

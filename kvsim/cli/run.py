@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsim.cli.advice import BUDGET_S, refuse_without_capacity, with_advice
 from kvsim.cli.crew import Dask, Jobs, crew
 from kvsim.errors import InputError
 
@@ -38,6 +39,12 @@ def run(
         Path | None,
         typer.Option(help="Write what reached the base's servers as a trace (Parquet), to replay."),
     ] = None,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Find what to change next, by searches for capacity.")
+    ] = False,
+    advise_budget_s: Annotated[
+        float, typer.Option(min=0, help="Seconds for that; no change is begun after them.")
+    ] = BUDGET_S,
 ) -> None:
     """Simulate a scenario: does it meet its targets, by what margin, what limits it?
 
@@ -61,6 +68,8 @@ def run(
 
     variants = resolve_all(file)
     requests = draw_requests(file, variants)
+    if advise:
+        refuse_without_capacity(file)
 
     from kvsim.cli.progress import progress_of
     from kvsim.rundir.write import Further, new_directory, run_into
@@ -78,9 +87,10 @@ def run(
                 with crew(jobs, dask) as workers:
                     return further_replications(file, list(variants), count, workers, tell=tell)
 
-            again = [] if replications is None else ["--replications", str(replications)]
-            command = shlex.join(["kvsim", "run", str(scenario), *again])
+            command = _command(scenario, replications, advise_budget_s if advise else None)
             result = run_into(folder, file, variants, requests, progress, further, command)
+        if advise:
+            result = with_advice(file, result, crew(jobs, dask), advise_budget_s)
         if report:
             from kvsim.report.run import write_report
             from kvsim.rundir.write import with_memory_map
@@ -95,6 +105,16 @@ def run(
     verdict = result.run.summaries[BASE]["verdict"]
     meets = verdict["met"] or not (file.base.slo or file.base.class_slos)
     raise typer.Exit(0 if meets else 1)
+
+
+def _command(scenario: Path, replications: int | None, advise_budget_s: float | None) -> str:
+    """Return what reproduces the run, without options that have their usual value."""
+    words = ["kvsim", "run", str(scenario)]
+    words += [] if replications is None else ["--replications", str(replications)]
+    words += [] if advise_budget_s is None else ["--advise"]
+    if advise_budget_s not in {None, BUDGET_S}:
+        words += ["--advise-budget-s", f"{advise_budget_s:g}"]
+    return shlex.join(words)
 
 
 def _tell(run: "Run", target: Path, report: bool, json: bool, markdown: bool) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 WIDTH = 80
 GAP = 2
-# The first column of a table keeps at least so many places, if what it holds needs them.
-LEAST_LABEL = 16
-# A heading is no reason to make a column wider than this.
+# The first column of a table keeps so many places, and those of its longest word up to here.
+LEAST_LABEL, LONGEST_WORD = 16, 40
+# A word of a heading is cut if it is longer.
 LONGEST_HEADING = 14
 
 Rows = Sequence[Sequence[str]]
@@ -29,20 +29,28 @@ def aligned(rows: Rows) -> str:
     if label + sum(GAP + width for width in widths) > WIDTH:
         widths = [_column_width(column) for column in list(zip(*rows, strict=True))[1:]]
     blocks = []
-    for some in _fitting(widths, min(label, LEAST_LABEL)):
+    least = _least_label([row[0] for row in rows])
+    for some in _fitting(widths, least):
         taken = sum(GAP + widths[column] for column in some)
         lines = _set(
             [[row[0], *(row[1 + column] for column in some)] for row in rows],
-            [min(label, max(WIDTH - taken, LEAST_LABEL)), *(widths[column] for column in some)],
+            [min(label, max(WIDTH - taken, least)), *(widths[column] for column in some)],
         )
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 
+def _least_label(labels: Sequence[str]) -> int:
+    """Return how wide the first column must be: words are not cut, unless they are very long."""
+    words = [columns_of(word) for label in labels for word in label.split()]
+    longest = max((word for word in words if word <= LONGEST_WORD), default=0)
+    return min(max(longest, LEAST_LABEL), max(map(columns_of, labels)))
+
+
 def _column_width(column: Sequence[str]) -> int:
     """Return how wide a column must be if its heading is set in several lines."""
-    header, *cells = map(columns_of, column)
-    return max(min(header, LONGEST_HEADING), *cells, 0)
+    words = [min(columns_of(word), LONGEST_HEADING) for word in column[0].split()]
+    return max(0, *words, *map(columns_of, column[1:]))
 
 
 def _fitting(widths: Sequence[int], label: int) -> Iterator[list[int]]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from kvsim.cli import advice
 from kvsim.cli.text import WIDTH, aligned, wrapped
 from kvsim.metrics.catalog import format_figure, format_number, format_range
 from kvsim.metrics.classes import all_targets, class_table, met_word
@@ -23,6 +24,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
         wrapped(base["verdict"]["sentence"]),
         *(wrapped(f"Mind: {caveat}") for caveat in base["caveats"]),
         wrapped("Limit: " + base["limits"]["sentence"]),
+        advice.as_text(run.advice),
         _targets(run),
         wrapped("Cost: " + _cost(run)),
         wrapped(certainty(base)),
@@ -113,10 +115,15 @@ def _classes(run: Run) -> str:
     for name, summary in run.summaries.items():
         if summary["classes"]:
             header, rows = class_table(summary["classes"])
-            table = aligned([header, *rows])
+            table = aligned([header, *([_count(cell) for cell in row] for row in rows)])
             title = wrapped(f"Classes of traffic, {_short(name)}:")
             blocks.append(table if len(run.summaries) == 1 else f"{title}\n{table}")
     return "\n\n".join(blocks)
+
+
+def _count(cell: str) -> str:
+    """Show a number of requests without its unit, which the heading names."""
+    return cell.removesuffix(" requests")
 
 
 def _places(run: Run, target: Path, with_report: bool) -> str:

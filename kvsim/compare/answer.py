@@ -62,8 +62,10 @@ def _differences(one: Against, base: str, other: str) -> str:
     elif same:
         said.append(f"{other} has {' and '.join(same)} as {base}{_cost(one)}")
     if alike:
-        said.append(f"no difference of {' and '.join(alike)} {NOISE}")
-    if not any(change.standing == "sure" for _, change in main) and (first := _first_sure(one)):
+        where = "it doesn't differ" if said else f"{other} doesn't differ from {base}"
+        said.append(f"{where} in {' and '.join(alike)} {NOISE}")
+    told = any(change.standing == "sure" and not _hardly(change) for _, change in main)
+    if not told and (first := _first_sure(one)):
         what = f"{times(first.ratio)} that" if first.ratio else f"not that ({_values(first)})"
         said.append(f"{metric_of(first.name).label} is {what} of {base}")
     return "; ".join(said)
@@ -72,9 +74,13 @@ def _differences(one: Against, base: str, other: str) -> str:
 def _amount(words: str, change: Change) -> str:
     if change.ratio is None:
         return f"a {words} of {_values(change)}"
-    if change.standing == "unknown" and abs(change.ratio - 1) < HARDLY_DIFFERENT:
+    if _hardly(change):
         return f"about the same {words}"
     return f"{times(change.ratio)} the {words}"
+
+
+def _hardly(change: Change) -> bool:
+    return change.ratio is not None and abs(change.ratio - 1) < HARDLY_DIFFERENT
 
 
 def _values(change: Change) -> str:

@@ -54,7 +54,7 @@ def difference_chart(one: Against, place: int) -> Chart | None:
         | _whiskers(sure, color),
         _dots(unknown, {"color": color, "symbol": f"{MARKS[place % len(MARKS)]}-open", "size": 9}),
     ]
-    title = _difference_title(shown, base, other)
+    title = _difference_title(shown, base)
     left_out = len(apart(one)) - len(shown)
     return Chart(
         key=f"chart-differences-{place}",
@@ -76,12 +76,12 @@ def difference_chart(one: Against, place: int) -> Chart | None:
     )
 
 
-def _difference_title(changes: Sequence[Change], base: str, other: str) -> str:
+def _difference_title(changes: Sequence[Change], base: str) -> str:
     first = changes[0]
     assert first.ratio is not None, "only figures with a ratio are drawn"
-    label = metric_of(first.name).label
+    label, way = metric_of(first.name).label, better(first)
     what = "differs most" if first.standing == "sure" else "may differ most"
-    return f"{label} {what}: {times(first.ratio)} that of {base}{better(first)}"
+    return f"{label} {what}: {times(first.ratio)} that of {base}{f',{way}' if way else ''}"
 
 
 def _dots(changes: Sequence[Change], marker: dict[str, Any]) -> dict[str, Any]:

@@ -162,11 +162,7 @@ class Shares:
     count: int
     faster: float
     slower: float
-
-    @property
-    def same(self) -> float:
-        """Share of those that took equally long."""
-        return max(1.0 - self.faster - self.slower, 0.0)
+    same: float
 
 
 def shares(pairs: Pairs, latency: str) -> Shares | None:
@@ -174,7 +170,8 @@ def shares(pairs: Pairs, latency: str) -> Shares | None:
     base_s, other_s = pairs.of(latency)
     if not len(base_s):
         return None
-    return Shares(len(base_s), float((other_s < base_s).mean()), float((other_s > base_s).mean()))
+    changed = (other_s < base_s, other_s > base_s, other_s == base_s)
+    return Shares(len(base_s), *(float(which.mean()) for which in changed))
 
 
 def worst(pairs: Pairs) -> Ints:

@@ -8,12 +8,14 @@ from typing import Any
 
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.metrics.summary import Summary
+from kvsim.report.figure import short_name
 from kvsim.rundir.read import Run, open_run
 from kvsim.scenario.schema import BASE
 from kvsim.tables import Columns
 from kvsim.units import seconds_to_ns
 
 FEWEST, MOST = 2, 6
+LETTERS = "ABCDEF"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,14 +101,18 @@ def _split(word: str) -> tuple[Path, str]:
 
 
 def _named_apart(sides: Sequence[Side], words: Sequence[str]) -> list[Side]:
-    """Call those that share a name as they were given, and number what was given twice."""
+    """Call those that share a name as they were given, and number what was given twice.
+
+    Names that can't be told apart where they are cut short begin with a letter.
+    """
     shared = Counter(side.name for side in sides)
-    names = [
-        side.name if shared[side.name] == 1 else word
-        for side, word in zip(sides, words, strict=True)
+    names: list[str] = []
+    for side, word in zip(sides, words, strict=True):
+        name = side.name if shared[side.name] == 1 else word
+        before = sum(other == name or other.startswith(f"{name} (") for other in names)
+        names.append(f"{name} ({before + 1})" if before else name)
+    cut = Counter(short_name(name) for name in names)
+    return [
+        replace(side, name=name if cut[short_name(name)] == 1 else f"{letter}: {side.name}")
+        for side, name, letter in zip(sides, names, LETTERS, strict=False)
     ]
-    found: list[Side] = []
-    for side, name in zip(sides, names, strict=True):
-        before = sum(other == name for other in names[: len(found)])
-        found.append(replace(side, name=f"{name} ({before + 1})" if before else name))
-    return found

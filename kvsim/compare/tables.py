@@ -103,17 +103,8 @@ def _interval(change: Change) -> str:
 # Targets and classes
 
 
-def slo_table(
-    sides: Sequence[Side], names: Sequence[str], places: Sequence[int] = ()
-) -> Table | None:
-    """Show which targets runs meet, by what margin; None if none has targets.
-
-    Args:
-        sides: All runs.
-        names: What they are called.
-        places: Which of them are shown; by default all are.
-    """
-    places = places or range(len(sides))
+def slo_table(sides: Sequence[Side], names: Sequence[str]) -> Table | None:
+    """Show which targets runs meet, by what margin; None if none has targets."""
     found = [
         {(of_class, target["name"]): target for of_class, target in all_targets(side.summary)}
         for side in sides
@@ -123,15 +114,15 @@ def slo_table(
     for key in keys:
         bounds = {targets[key]["bound"] for targets in found if key in targets}
         same = bounds.pop() if len(bounds) == 1 else None
-        cells = [_target(found[place].get(key), same is None) for place in places]
+        cells = [_target(targets.get(key), same is None) for targets in found]
         of_class, name = key
         label = metric_of(name.removeprefix("max_")).label
         bound = "its own" if same is None else format_figure(name.removeprefix("max_"), same)
         rows.append([f"{of_class}: {label}" if of_class else label, bound, *cells])
     if not rows:
         return None
-    whole = [met_word(sides[place].summary["verdict"]) for place in places]
-    return Table(["target", "at most", *(names[i] for i in places)], [["SLO", "", *whole], *rows])
+    whole = [met_word(side.summary["verdict"]) for side in sides]
+    return Table(["target", "at most", *names], [["SLO", "", *whole], *rows])
 
 
 def _target(target: Mapping[str, Any] | None, own_bound: bool) -> str:

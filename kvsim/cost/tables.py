@@ -166,8 +166,14 @@ class _FitRow:
 
 
 @cache
+def measured_gpus() -> frozenset[str]:
+    """Return the names of the GPUs whose kernels were timed."""
+    return frozenset(path.stem for path in _DATA.glob("*.npz"))
+
+
+@cache
 def _arrays(gpu_name: str) -> Mapping[str, NDArray[Any]]:
-    if gpu_name not in {path.stem for path in _DATA.glob("*.npz")}:
+    if gpu_name not in measured_gpus():
         return {}
     return _Packed((_DATA / f"{gpu_name}.npz").read_bytes())
 

@@ -49,7 +49,7 @@ _REQUEST = (
     *("attempt", "class", "outcome"),
 )
 # What an event takes in the file, about; the largest part are the steps.
-_STEP_BYTES, _REQUEST_BYTES, _EVENT_BYTES = 470, 1_000, 130
+_STEP_BYTES, _WAITING_BYTES, _RUNNING_BYTES, _EVENT_BYTES = 470, 480, 520, 130
 
 
 def about_bytes(run: Run, variants: Sequence[str], span: Span) -> int:
@@ -63,7 +63,9 @@ def about_bytes(run: Run, variants: Sequence[str], span: Span) -> int:
             for chunk in chunks(tables["steps"], ("start_ns",))
         )
         events = int(span.holds(tables["events"]["time_ns"]).sum())
-        size += steps * _STEP_BYTES + len(found.number) * _REQUEST_BYTES + events * _EVENT_BYTES
+        size += steps * _STEP_BYTES + events * _EVENT_BYTES
+        size += len(found.number) * _WAITING_BYTES
+        size += int(found.runs_in(span).sum()) * _RUNNING_BYTES
     return size
 
 
@@ -109,19 +111,20 @@ class _Timeline:
         codes = {c.name: c.codes for c in tables_of(tuple(run.manifest["class_names"]))["requests"]}
         self._classes = codes["class"]
         self._found: Lives = lives(requests, span, end_ns(run, variant))
-        self._slots = slots(self._found)
+        self._slots = slots(self._found, span)
         self._about = {name: requests[name][self._found.rows].tolist() for name in _REQUEST}
 
     def events(self) -> Iterator[str]:
         """Yield all events."""
-        marks = list(self._marks())
-        return chain(self._names(bool(marks)), self._lives(), marks, self._steps())
+        return chain(self._names(), self._lives(), self._marks(), self._steps())
 
     # Names
 
-    def _names(self, has_marks: bool) -> Iterator[str]:
-        replicas = np.unique(self._found.replica).tolist()
-        outside = [_NO_REPLICA] if _NO_REPLICA in replicas or has_marks else []
+    def _names(self) -> Iterator[str]:
+        events = self._tables["events"]
+        marked = events["replica"][self._span.holds(events["time_ns"])]
+        served = np.append(marked, self._found.replica)
+        outside = [_NO_REPLICA] if (served == _NO_REPLICA).any() else []
         for replica in [*range(self._engines), *outside]:
             name = "no replica" if replica == _NO_REPLICA else f"replica {replica}"
             process = self._process(replica)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.export.span import Ints, Span
 from kvsim.tables import EVENT_KINDS, Columns
@@ -48,6 +49,10 @@ class Lives:
     admitted_ns: Ints
     first_ns: Ints
     gone_ns: Ints
+
+    def runs_in(self, span: Span) -> NDArray[np.bool_]:
+        """Tell which requests were admitted before the end of a span."""
+        return (self.admitted_ns >= 0) & (self.admitted_ns < span.to_ns)
 
     def before_service(self, place: int) -> Iterator[Phase]:
         """Yield what a request waited for until it was admitted, or gone."""
@@ -93,14 +98,14 @@ def lives(requests: Columns, span: Span, end_ns: int) -> Lives:
     )
 
 
-def slots(found: Lives) -> Ints:
-    """Give each admitted request the lowest free slot of its replica; -1 to all others.
+def slots(found: Lives, span: Span) -> Ints:
+    """Give each request that runs in a span the lowest free slot of its replica; -1 to all others.
 
     A request keeps its slot while it is preempted, so that no two in a slot overlap.
     """
     given = np.full(len(found.number), -1, dtype=np.int64)
     order = np.argsort(found.admitted_ns, kind="stable")
-    admitted = order[found.admitted_ns[order] >= 0]
+    admitted = order[found.runs_in(span)[order]]
     taken: dict[int, list[tuple[int, int]]] = {}
     free: dict[int, list[int]] = {}
     starts, ends = found.admitted_ns[admitted].tolist(), found.gone_ns[admitted].tolist()

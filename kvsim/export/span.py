@@ -32,10 +32,6 @@ class Span:
         """Tell which intervals have an instant in the span, if they start in it or before."""
         return (starts_ns < self.to_ns) & ((ends_ns > self.from_ns) | self.holds(starts_ns))
 
-    def cut(self, times_ns: Ints) -> Ints:
-        """Return each instant, or the span's edge if it lies outside."""
-        return np.clip(times_ns, self.from_ns, self.to_ns)
-
 
 def chosen_variants(run: Run, names: Sequence[str]) -> list[str]:
     """Return the variants that were asked for in the order of the run; all if none were.

@@ -1,7 +1,8 @@
 """What a vLLM server tells Prometheus: names, help texts and buckets, and where a run has them.
 
-Names and buckets are those of `vllm/v1/metrics/loggers.py` in vLLM 0.11 to 0.33; the histogram
-`vllm:time_per_output_token_seconds`, which 0.13 dropped, is kept for older dashboards.
+Names and buckets are those of `vllm/v1/metrics/loggers.py`, https://docs.vllm.ai/en/latest/usage/metrics.
+The histogram `vllm:time_per_output_token_seconds` became `vllm:inter_token_latency_seconds` in
+0.11; it is kept for older dashboards.
 """
 
 from collections.abc import Callable

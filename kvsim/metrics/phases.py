@@ -193,7 +193,7 @@ def _stalled_upto_ns(steps: Columns, replicas: Ints, instants_ns: Ints, costs_of
     ordered = keys[order]
     added = np.zeros(places, dtype=np.int64)
     for chunk in chunks(steps, ("prefill_seqs", *_OF_STEPS)):
-        with_prompts = np.flatnonzero(chunk["prefill_seqs"])
+        with_prompts = np.flatnonzero(chunk["prefill_seqs"] > 0)
         those = {name: chunk[name][with_prompts] for name in _OF_STEPS}
         end_place = np.searchsorted(sorted_ns, those["start_ns"] + those["duration_ns"])
         place = np.searchsorted(ordered, those["replica"] * places + end_place)
@@ -205,7 +205,7 @@ def _stalled_upto_ns(steps: Columns, replicas: Ints, instants_ns: Ints, costs_of
 
 def lengthened_ns(steps: Columns, costs_of: CostsOf) -> Ints:
     """Return by how much prompts lengthen each step that computes some; all if nobody decodes."""
-    decoding = np.flatnonzero(steps["decode_seqs"])
+    decoding = np.flatnonzero(steps["decode_seqs"] > 0)
     left_ns = steps["duration_ns"] - steps["swap_ns"]
     if len(decoding):
         alone = {name: steps[name][decoding] for name in _OF_STEPS}

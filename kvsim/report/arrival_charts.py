@@ -20,6 +20,7 @@ from kvsim.report.figure import BLUE, GRAY, Chart, Key, Table, axis, layout, rou
 from kvsim.units import NS_PER_S, format_duration, seconds_to_ns
 
 RATE_BINS = 120
+FEWEST_IN_A_BIN = 5  # on average: fewer would show chance alone
 PARTS_OF_A_BIN = 5
 TIME_UNITS = (
     ("days", 86_400.0, 345_600.0),
@@ -35,7 +36,7 @@ Floats = NDArray[np.float64]
 def rate_chart(
     times_ns: Ints, end_ns: int, arrivals: ArrivalFigures, what: str = "log"
 ) -> Chart | None:
-    """Show the rate over time, and how far it swings within each point; None for an instant.
+    """Show the rate over time, and how far it swings; None for an instant, or very few requests.
 
     Args:
         times_ns: Arrivals, in ascending order.
@@ -43,7 +44,8 @@ def rate_chart(
         arrivals: Their figures.
         what: A word for all of them.
     """
-    part_ns = end_ns // (RATE_BINS * PARTS_OF_A_BIN)
+    bins = min(RATE_BINS, len(times_ns) // FEWEST_IN_A_BIN)
+    part_ns = end_ns // (bins * PARTS_OF_A_BIN) if bins > 1 else 0
     if not part_ns:
         return None
     rates = _rates_per_s(times_ns, end_ns, part_ns)

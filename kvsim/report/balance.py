@@ -8,7 +8,7 @@ import numpy as np
 
 from kvsim.metrics.catalog import format_number
 from kvsim.metrics.latency import FINISHED
-from kvsim.report.drawing import thinned
+from kvsim.report.drawing import thinned, told
 from kvsim.report.figure import (
     Chart,
     Table,
@@ -117,7 +117,7 @@ def balance(variants: Sequence[Variant], time: TimeAxis) -> Chart | None:
         return None
     found = [loads(variant, edges_ns) for variant in variants]
     span_s = float(np.diff(edges_ns).mean()) / NS_PER_S
-    finding = sentence("; ".join(map(_finding, variants, found)))
+    finding = sentence(told(list(map(_finding, variants, found))))
     data = [
         _dots(values, panel, place, len(variants)) | named(variants[place].name, _hover(measure))
         for place, each in enumerate(found)

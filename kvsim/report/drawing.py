@@ -14,6 +14,7 @@ HEIGHT_PX = 320
 TABLE_ROWS = 12
 MOST_LABELS = 6
 NONE = "–"
+MOST_TOLD = 3
 
 
 def line(
@@ -72,3 +73,11 @@ def short_number(value: float) -> str:
 def number(value: float | None, unit: str = "") -> str:
     """Show a number with its unit, a dash for none."""
     return NONE if value is None else f"{format_number(value)}{unit}"
+
+
+def told(parts: Sequence[str], between: str = "; ") -> str:
+    """Join what is said of variants, the base first; of many the others are left to the table."""
+    if len(parts) <= MOST_TOLD + 1:
+        return between.join(parts)
+    others = f"{len(parts) - MOST_TOLD} others in the table"
+    return between.join([*parts[:MOST_TOLD], others])

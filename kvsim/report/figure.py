@@ -139,7 +139,7 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
     """Return the shared layout of a figure; colors of text and grid come from the style sheet."""
     return {
         "height": height,
-        "margin": {"l": 62, "r": 16, "t": 30, "b": 46},
+        "margin": {"l": 66, "r": 20, "t": 30, "b": 46},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 13},
@@ -152,10 +152,15 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """Return an axis with a title that names the unit."""
+    """Return an axis with a title that names the unit.
+
+    Room for labels is measured only where they are words: measuring takes a fifth of the time in
+    which a page is drawn.
+    """
     return {
         "title": {"text": title, "font": {"size": 13}},
-        "automargin": True,
+        "automargin": "ticktext" in more,
+        "ticklabeloverflow": "allow",
         "zeroline": False,
         **more,
     }

@@ -61,6 +61,7 @@ class ReportInput:
         limits: What no simulation models, one sentence each.
         facts: Short facts for the end of the page, for example seed, scenario hash, versions.
         command: What reproduces the run.
+        advice: What to change next, see `kvsim.tables.ADVICE`; empty if nobody asked.
     """
 
     scenario: str
@@ -70,3 +71,4 @@ class ReportInput:
     limits: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
+    advice: Sequence[Mapping[str, Any]] = ()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.report.drawing import log_axis, thinned
+from kvsim.report.drawing import log_axis, thinned, told
 from kvsim.report.figure import (
     BLUE,
     GREEN,
@@ -184,7 +184,7 @@ def _token_edges() -> Ints:
 def iterations(variants: Sequence[Variant]) -> Chart:
     """Show durations of steps against their tokens, a panel a variant."""
     found = [read_steps(variant.steps, MAX_POINTS // len(variants)) for variant in variants]
-    finding = sentence("; ".join(map(_finding, variants, found)))
+    finding = sentence(told(list(map(_finding, variants, found))))
     data: list[dict[str, Any]] = []
     for place, each in enumerate(found):
         data += [_points(kind, *points, place) for kind, points in enumerate(each.drawn)]

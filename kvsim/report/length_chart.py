@@ -31,7 +31,7 @@ def length_chart(prompt_tokens: Ints, output_tokens: Ints, note: str = "") -> Ch
     if not lengths:
         return None
     said = (
-        f"the median {name.removesuffix('s')} has {format_number(float(np.median(tokens)))} tokens"
+        f"the median {name.removesuffix('s')} has {_tokens_words(float(np.median(tokens)))}"
         for name, tokens in lengths.items()
     )
     title = sentence(", ".join(said))
@@ -53,6 +53,10 @@ def length_chart(prompt_tokens: Ints, output_tokens: Ints, note: str = "") -> Ch
         keys=[Key(name, *LOOKS[name]) for name in lengths],
         note=note,
     )
+
+
+def _tokens_words(tokens: float) -> str:
+    return f"{format_number(tokens)} token{'' if tokens == 1 else 's'}"
 
 
 def distribution(ordered: Ints, most: int = MAX_STEPS) -> tuple[Ints, Floats]:

@@ -31,16 +31,15 @@
     }
     return runs[low];
   };
-  const told = (variant, run) => {
-    const [start, end, use, request] = run;
-    const many = variant.slots > 1 ? ", mostly" : ":";
+  const told = ([start, end, use, request]) => {
     const owner = request >= 0 ? `, request ${number.format(request)}` : "";
-    return `slots ${number.format(start)} to ${number.format(end - 1)}${many} ${uses[use][0]}${owner}`;
+    return `slots ${number.format(start)} to ${number.format(end - 1)}: ${uses[use][0]}${owner}`;
   };
 
   const tile = ([, color, pattern], scale) => {
     const size = 8 * scale;
-    const canvas = new OffscreenCanvas(size, size);
+    const canvas = document.createElement("canvas");
+    canvas.width = canvas.height = size;
     const context = canvas.getContext("2d");
     context.fillStyle = color;
     context.fillRect(0, 0, size, size);
@@ -132,7 +131,7 @@
     const look = (event) => Math.floor(along(event, canvas)[0] * looks.length);
     canvas.addEventListener("pointermove", (event) => {
       const run = runAt(looks[look(event)], (1 - along(event, canvas)[1]) * variant.capacity);
-      pointed.textContent = `At ${times[look(event)]}, ${told(variant, run)}`;
+      pointed.textContent = `At ${times[look(event)]}, ${told(run)}`;
     });
     canvas.addEventListener("click", (event) => {
       slider.value = look(event);
@@ -142,7 +141,8 @@
       const [x, y] = along(event, pool);
       const cell = Math.floor(y * ROWS) * COLUMNS + Math.floor(x * COLUMNS);
       const slot = (cell + 0.5) / (COLUMNS * ROWS) * variant.capacity;
-      pointed.textContent = `At ${times[slider.valueAsNumber]}, ${told(variant, runAt(looks[slider.valueAsNumber], slot))}`;
+      const chosen = slider.valueAsNumber;
+      pointed.textContent = `At ${times[chosen]}, ${told(runAt(looks[chosen], slot))}`;
     });
     return map;
   });

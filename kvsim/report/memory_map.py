@@ -280,14 +280,14 @@ def _base36(number: int) -> str:
 
 
 def _table(looks: Sequence[_Looks], unit: str, unit_ns: int) -> Table:
-    header = ["Variant", "Time", *(words for _, words, _, _ in LOOKS_OF_USES)]
-    header += ["Free pieces", "Largest, slots"]
+    used = [use for use in range(len(SLOT_USES)) if any(each.slots[:, use].any() for each in looks)]
+    header = ["Variant", "Time", *(LOOKS_OF_USES[use][1] for use in used), "Free pieces (largest)"]
     rows = []
     for each in looks:
         chosen = np.unique(np.linspace(0, len(each.times_ns) - 1, TABLE_ROWS).round().astype(int))
         for look in chosen:
             time = f"{each.times_ns[look] / unit_ns:.4g} {unit}"
-            shares = [percent(float(share)) for share in each.shares[look]]
-            free = [f"{int(each.holes[look]):,}", f"{int(each.largest[look]):,}"]
-            rows.append([each.variant.name, time, *shares, *free])
+            shares = [percent(float(share)) for share in each.shares[look, used]]
+            free = f"{int(each.holes[look]):,} ({int(each.largest[look]):,})"
+            rows.append([each.variant.name, time, *shares, free])
     return Table(header, rows)

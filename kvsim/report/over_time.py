@@ -1,6 +1,7 @@
 """Charts with simulated time on the horizontal axis: KV slots, preemptions."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ SLOT_USES = (
     ("kv_reusable_tokens", "reusable prefixes", BROWN, "-"),
     ("kv_free_tokens", "free", "rgba(138,143,152,0.22)", ""),
 )
+LOSSES = [EVENT_KINDS.index(kind) for kind in ("preempted", "swapped_out")]
 MOST_TICKS = 500
 BARS = 60
 
@@ -49,13 +51,25 @@ def slot_uses(steps: Columns) -> tuple[int, Iterator[Timeline]]:
     """Return the KV slots of all replicas, and their uses over time in the order of `SLOT_USES`."""
     names = [name for name, _, _, _ in SLOT_USES]
     slots: dict[int, int] = {}
-    for chunk in chunks(steps, ("replica", *names)):
+    for chunk in islice(chunks(steps, ("replica", *names)), _chunks_with_all_replicas(steps)):
         replicas, firsts = np.unique(chunk["replica"], return_index=True)
         pools = np.sum([chunk[name][firsts] for name in names], axis=0)
         slots |= zip(replicas.tolist(), pools.tolist(), strict=True)
     capacity = sum(slots.values())
     parts = timeline(steps, names[:-1], lasting=("kv_reusable_tokens",))
     return capacity, (_with_free(part, capacity) for part in parts)
+
+
+def _chunks_with_all_replicas(steps: Columns) -> int:
+    """Return how many chunks to read until each replica has had a step."""
+    seen: set[int] = set()
+    enough = 0
+    for place, chunk in enumerate(chunks(steps, ("replica",)), start=1):
+        here = np.flatnonzero(np.bincount(chunk["replica"])).tolist()
+        if not seen.issuperset(here):
+            seen.update(here)
+            enough = place
+    return enough
 
 
 def _with_free(part: Timeline, capacity: int) -> Timeline:
@@ -125,8 +139,8 @@ def _stack(line: Timeline, capacity: int, time: TimeAxis, place: int) -> list[di
 
 
 def preemption_times(events: Columns) -> Ints:
-    """Return when requests were preempted, in order of time."""
-    return np.sort(events["time_ns"][events["event"] == EVENT_KINDS.index("preempted")])
+    """Return when requests lost their KV cache, or it was swapped out, in order of time."""
+    return np.sort(events["time_ns"][np.isin(events["event"], LOSSES)])
 
 
 def _ticks(times_ns: Ints, time: TimeAxis, place: int) -> dict[str, Any]:
@@ -206,7 +220,8 @@ def preemptions(variants: Sequence[Variant], time: TimeAxis) -> Chart | None:
         key="chart-preemptions",
         title=f"Preemptions: {findings}",
         definition="A running request loses its KV cache because another one needs a block; it "
-        f"waits, then its tokens are computed again. Each bar counts 1/{BARS} of the time.",
+        "waits, then its tokens are computed again, or copied back from the host. Each bar counts "
+        f"1/{BARS} of the time.",
         alt=f"Bars over time. Preemptions: {findings}.",
         figure={"data": data, "layout": figure | {"shapes": time.window_mark()}},
         table=_preemption_table(variants),

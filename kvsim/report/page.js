@@ -7,7 +7,7 @@
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const waiting = new Map(figures.map(({ key, data, layout }) => [key, { data, layout }]));
   const inSight = new Set();
-  const drawn = [];
+  const drawn = new Map();  // plots, and promises that Plotly is done with them
   const config = {
     displaylogo: false,
     responsive: true,
@@ -20,10 +20,10 @@
     const { data, layout } = waiting.get(key);
     const plot = document.getElementById(key);
     waiting.delete(key);
-    drawn.push(plot);
-    return Plotly.newPlot(plot, data, { ...layout, dragmode }, config).then(() => {
+    drawn.set(plot, Plotly.newPlot(plot, data, { ...layout, dragmode }, config).then(() => {
       plot.dataset.drawn = "true";
-    });
+    }));
+    return drawn.get(plot);
   };
   const next = () => [...inSight].find((key) => waiting.has(key)) ?? waiting.keys().next().value;
   const drawNext = async () => {
@@ -66,10 +66,12 @@
     closed = [...document.querySelectorAll("details:not([open])")];
     closed.forEach((details) => { details.open = true; });
     [...waiting.keys()].forEach(draw);
-    drawn.forEach((plot) => Plotly.relayout(plot, { width: PAPER_WIDTH_PX, autosize: false }));
+    const paper = { width: PAPER_WIDTH_PX, autosize: false };
+    drawn.forEach((done, plot) => drawn.set(plot, Promise.all([done, Plotly.relayout(plot, paper)])));
   });
   window.addEventListener("afterprint", () => {
     closed.forEach((details) => { details.open = false; });
-    drawn.forEach((plot) => Plotly.relayout(plot, { width: null, autosize: true }));
+    const screen = { width: null, autosize: true };
+    drawn.forEach((done, plot) => done.then(() => Plotly.relayout(plot, screen)));
   });
 })();

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kvsim.report import configuration, sections, uncertainty
+from kvsim.report.advice import advice_section
 from kvsim.report.balance import balance
 from kvsim.report.figure import Chart, Section, Table
 from kvsim.report.fingerprint import fingerprint
@@ -30,12 +31,11 @@ def build_report(run: ReportInput) -> str:
     """
     if not run.variants:
         raise ValueError("a report needs at least one variant")
-    drawn = _sections(run)
-    charts = [chart for section in drawn for chart in section.charts]
+    drawn, advice = _sections(run), advice_section(run.advice)
+    charts = [chart for section in (*advice, *drawn) for chart in section.charts]
     scripts = ["memory_map.js"] if any(section.memory_map for section in drawn) else []
-    return render_page(
-        "page.html.j2", charts, scripts, run=run, base=run.variants[0], drawn=drawn, **_tables(run)
-    )
+    shown = {"run": run, "base": run.variants[0], "advice": advice, "drawn": drawn}
+    return render_page("page.html.j2", charts, scripts, **shown, **_tables(run))
 
 
 def _sections(run: ReportInput) -> list[Section]:
@@ -57,13 +57,13 @@ def _sections(run: ReportInput) -> list[Section]:
             step_time(run.variants),
         ),
         *_drawn("memory", "Memory", "Where memory goes", where_memory_goes(run.variants)),
+        *_latency_section(run),
         Section("kv", "KV cache", "KV cache over time", [occupancy(run.variants, time)]),
         *memory_map(run.variants),
         Section(
             "queue", "Queue", "Queue and batch over time", [queue_and_batch(run.variants, time)]
         ),
         *_drawn("iterations", "Iterations", "Engine steps", iterations(run.variants)),
-        *_latency_section(run),
         *_drawn("balance", "Balance", "Load of the replicas", balance(run.variants, time)),
         _preemption_section(run.variants, time),
         *_given(fingerprint(run.variants[0])),

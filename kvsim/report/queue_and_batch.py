@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.report.drawing import told
 from kvsim.report.figure import (
     Chart,
     Table,
@@ -76,7 +77,7 @@ def queue_and_batch(variants: Sequence[Variant], time: TimeAxis) -> Chart:
         for variant in variants
     ]
     spans = [step_spans(variant.steps, time.edges(SPANS)) for variant in variants]
-    findings = "; ".join(_finding(*each) for each in zip(variants, counts, spans, strict=True))
+    findings = told(list(map(_finding, variants, counts, spans)))
     data = _count_lines(variants, counts, time)
     for place, (variant, each) in enumerate(zip(variants, spans, strict=True)):
         data += _step_lines(variant.name, each, place, time)

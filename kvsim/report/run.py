@@ -33,6 +33,7 @@ def report_input(run: Run) -> ReportInput:
             "versions": versions,
         },
         command=about["command"],
+        advice=run.advice,
     )
 
 

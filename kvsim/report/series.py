@@ -182,22 +182,27 @@ def reduced(
         divisions: Each the edges of neighboring spans of time, see `time_means`.
     """
     drawn = [_Drawn(span_ns, measure) for measure in measures]
-    means: list[Floats] = []
+    edges_ns = np.unique(np.concatenate(divisions))
+    areas: Floats = np.zeros((0, 0))
     peaks: Ints = np.zeros(0, dtype=np.int64)
     states, last = 0, None
     for part in parts:
-        if not means:
+        if not len(peaks):
             peaks = np.zeros(part.levels.shape[1], dtype=np.int64)
-            means = [np.zeros((len(edges) - 1, len(peaks))) for edges in divisions]
+            areas = np.zeros((len(edges_ns) - 1, len(peaks)))
         for each in drawn:
             each.add(part)
         if not len(part):
             continue
         whole = part if last is None else joined([last, part])
-        for mean, edges in zip(means, divisions, strict=True):
-            mean += time_means(whole, edges)
+        areas += time_areas(whole, edges_ns)
         peaks = np.maximum(peaks, part.levels.max(axis=0))
         states, last = states + len(part), part.pick(np.array([-1]))
+    upto = np.vstack([np.zeros(len(peaks)), np.cumsum(areas, axis=0)])
+    means = [
+        np.diff(upto[np.searchsorted(edges_ns, edges)], axis=0) / np.diff(edges)[:, None]
+        for edges in divisions
+    ]
     return Reduced(states, [each.kept(states) for each in drawn], means, peaks)
 
 
@@ -208,12 +213,15 @@ class _Drawn:
         self._span_ns = span_ns
         self._measure = measure
         self._rows: list[Timeline] = []
+        self._count = 0
 
     def add(self, part: Timeline) -> None:
         """Take the next part."""
         self._rows.append(part if len(part) <= MAX_POINTS else self._thinned(part))
-        if sum(map(len, self._rows)) > 4 * MAX_POINTS:
+        self._count += len(self._rows[-1])
+        if self._count > 4 * MAX_POINTS:
             self._rows = [self._thinned(joined(self._rows))]
+            self._count = len(self._rows[0])
 
     def kept(self, states: int) -> Timeline:
         """Return the rows to draw of so many that were taken."""
@@ -259,9 +267,14 @@ def _extremes(times_ns: Ints, measure: Ints, span_ns: tuple[int, int], max_point
 
 def time_means(line: Timeline, edges_ns: Ints) -> Floats:
     """Return each level's mean over time between neighboring edges, shape (edges - 1, names)."""
-    means = np.zeros((len(edges_ns) - 1, line.levels.shape[1]))
+    return np.asarray(time_areas(line, edges_ns) / np.diff(edges_ns)[:, None])
+
+
+def time_areas(line: Timeline, edges_ns: Ints) -> Floats:
+    """Return each level × time between neighboring edges, shape (edges - 1, names)."""
+    areas = np.zeros((len(edges_ns) - 1, line.levels.shape[1]))
     if not len(line):
-        return means
+        return areas
     inside = np.clip(edges_ns, line.times_ns[0], line.times_ns[-1])
     for place in np.flatnonzero(inside[:-1] < inside[1:]):
         start_ns, end_ns = inside[place : place + 2]
@@ -269,8 +282,8 @@ def time_means(line: Timeline, edges_ns: Ints) -> Floats:
         last = int(np.searchsorted(line.times_ns, end_ns, side="left"))
         borders = np.concatenate([[start_ns], line.times_ns[first + 1 : last], [end_ns]])
         widths = np.diff(borders).astype(np.float64)
-        means[place] = (line.levels[first:last] * widths[:, None]).sum(axis=0)
-    return np.asarray(means / np.diff(edges_ns)[:, None])
+        areas[place] = (line.levels[first:last] * widths[:, None]).sum(axis=0)
+    return areas
 
 
 def tail(values: Floats, max_points: int = 400) -> tuple[Floats, Floats]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from kvsim.metrics.catalog import SHARE_METRICS, percent
 from kvsim.report.bars import Piece, bars_layout, keys_of, names_of, stacked
+from kvsim.report.drawing import told
 from kvsim.report.figure import (
     BLUE,
     BROWN,
@@ -50,6 +51,7 @@ WORDS = {
 }
 PATTERNS = ("", "/", "x", ".", "\\", "-", "+", "|")  # for those who don't tell colors apart
 HEADINGS = {"component_share": "What is computed", "bound_share": "What limits its speed"}
+ROW_WORDS = {"component_share": "{}", "bound_share": "limit: {}"}
 
 
 def step_time(variants: Sequence[Variant]) -> Chart | None:
@@ -62,7 +64,7 @@ def step_time(variants: Sequence[Variant]) -> Chart | None:
         "component_share": _pieces(known, "component_share", _component_colors(components)),
         "bound_share": _pieces(known, "bound_share", BOUND_COLORS),
     }
-    finding = "An engine step takes " + ", ".join(_largest(variant) for variant in known)
+    finding = "An engine step takes " + told([_largest(variant) for variant in known], ", ")
     return Chart(
         key="chart-step-time",
         title=finding,
@@ -136,6 +138,6 @@ def _share_table(variants: Sequence[Variant]) -> Table:
                 "–" if part is None else f"{part * _step_ms(v):.3g} ms ({percent(part)})"
                 for part, v in zip(parts, variants, strict=True)
             ]
-            rows.append([sentence(words(name)), *shown])
+            rows.append([sentence(ROW_WORDS[share].format(words(name))), *shown])
     rows.append(["All of it", *(f"{_step_ms(variant):.3g} ms" for variant in variants)])
     return Table(["Part of the average step", *(variant.name for variant in variants)], rows)

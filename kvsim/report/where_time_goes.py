@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from kvsim.metrics.catalog import METRICS, PHASE_METRICS, percent
 from kvsim.metrics.phases import BAND, PHASES, QUANTILES
 from kvsim.report.bars import Piece, bars_layout, keys_of, names_of, stacked
+from kvsim.report.drawing import told
 from kvsim.report.figure import (
     BLUE,
     GREEN,
@@ -61,7 +62,7 @@ def where_time_goes(variants: Sequence[Variant]) -> Chart | None:
     if not known:
         return None
     pieces = [_phase_pieces(known, quantile) for quantile in QUANTILES]
-    finding = f"The p95 request: {'; '.join(_slow_request(variant) for variant in known)}"
+    finding = f"The p95 request: {told([_slow_request(variant) for variant in known])}"
     untold = [v.name for v in known if _phases_of(v)["p95"]["stalled_s"] is None]
     return Chart(
         key="chart-phases",
@@ -153,7 +154,7 @@ def where_memory_goes(variants: Sequence[Variant]) -> Chart | None:
     lines = _memory_lines(known)
     pieces = [Piece(words, *looks, [max(size, 0) / GIB for size in sizes])
               for words, looks, sizes in lines]  # fmt: skip
-    finding = f"KV cache: {'; '.join(_memory_finding(variant) for variant in known)}"
+    finding = f"KV cache: {told([_memory_finding(variant) for variant in known])}"
     return Chart(
         key="chart-memory",
         title=finding,
@@ -194,7 +195,7 @@ def _memory_finding(variant: Variant) -> str:
     total, cache = sum(variant.memory_bytes.values()), variant.memory_bytes.get(KV_CACHE, 0.0)
     held = variant.summary["figures"]["kv_held_share_mean"]
     of_it = "" if held is None else f", {percent(held)} of it holding tokens on average"
-    return f"{short_name(variant.name)} has {_gib(cache)} of {format_bytes(total)}{of_it}"
+    return f"{short_name(variant.name)} has {_gib(cache)} of {_gib(total)} GiB{of_it}"
 
 
 def _gib(size: float) -> str:

@@ -10,17 +10,18 @@ from pyarrow import ArrowException
 
 from kvsim.errors import InputError, Problem
 from kvsim.metrics.summary import Summary
-from kvsim.table_files import StoredTable
-from kvsim.tables import MAP_TABLES, TABLES, Column, Columns, tables_of
+from kvsim.table_files import Facts, StoredTable, read_facts
+from kvsim.tables import ADVICE, MAP_TABLES, TABLES, Column, Columns, tables_of
 
 FORMAT = 2  # of what is in a directory; another one can't be read
 MANIFEST = "manifest.json"
 SUMMARY = "summary.json"
 REPLICATIONS = "replications.parquet"
+ADVISED = "advice.parquet"
 REPORT = "report.html"
 ALWAYS = {MANIFEST, SUMMARY, *(f"{table}.parquet" for table in TABLES)}
 # Not every run has these.
-ALSO = {REPLICATIONS, REPORT, *(f"{table}.parquet" for table in MAP_TABLES)}
+ALSO = {REPLICATIONS, ADVISED, REPORT, *(f"{table}.parquet" for table in MAP_TABLES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,14 @@ class Run:
             `kvsim.rundir.write.manifest`.
         summaries: Figures by variant, the base first; over replications, if there are several.
         tables: Columns by table, by variant; they are read from the disk as they are asked for.
+        advice: What `--advise` found, see `kvsim.tables.ADVICE`; empty if nobody asked.
     """
 
     folder: Path
     manifest: Mapping[str, Any]
     summaries: Mapping[str, Summary]
     tables: Mapping[str, Mapping[str, Columns]]
+    advice: Sequence[Facts] = ()
 
     @property
     def scenario(self) -> str:
@@ -68,7 +71,7 @@ def open_run(folder: Path) -> Run:
         raise InputError(Problem(other, str(folder)))
     summaries = _read_json(folder / SUMMARY)
     tables = stored_tables(folder, list(summaries), tuple(manifest["class_names"]))
-    return Run(folder, manifest, summaries, tables)
+    return Run(folder, manifest, summaries, tables, _advice(folder / ADVISED))
 
 
 def stored_tables(
@@ -99,6 +102,15 @@ def _stored(path: Path, columns: tuple[Column, ...], variant: str) -> StoredTabl
         return StoredTable(path, columns, variant)
     except ArrowException as error:
         raise InputError(Problem("is damaged: it is no Parquet file", str(path))) from error
+
+
+def _advice(path: Path) -> Sequence[Facts]:
+    if not path.is_file():
+        return ()
+    try:
+        return read_facts(path, ADVICE)
+    except (ArrowException, KeyError) as error:
+        raise InputError(Problem("is damaged: it holds no advice", str(path))) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

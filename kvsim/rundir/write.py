@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from kvsim.memory_map import write_memory_map
 from kvsim.metrics.catalog import METRICS
 from kvsim.metrics.summary import Summary, summarize, with_replications
 from kvsim.rundir.read import (
+    ADVISED,
     ALSO,
     ALWAYS,
     FORMAT,
@@ -34,8 +35,8 @@ from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import BASE
 from kvsim.scenario.variant import ResolvedVariant, scenario_hash
 from kvsim.simulate import Simulated, run_context, simulate
-from kvsim.table_files import TableWriter, write_figures
-from kvsim.tables import Column, tables_of
+from kvsim.table_files import Facts, TableWriter, write_facts, write_figures
+from kvsim.tables import ADVICE, Column, tables_of
 from kvsim.workload.parameters import file_digests
 from kvsim.workload.replay import as_sent
 from kvsim.workload.requests import RequestTable
@@ -120,6 +121,16 @@ def with_memory_map(ran: Ran, folder: Path) -> Run:
     """
     write_memory_map(folder, ran.variants, ran.requests, ran.run.tables, ran.simulated)
     return open_run(folder)
+
+
+def with_advised(ran: Ran, rows: Sequence[Facts]) -> Ran:
+    """Write what `kvsim.studies.advice` found beside a run, and return the run with it.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    write_facts(ran.run.folder / ADVISED, ADVICE, rows)
+    return replace(ran, run=open_run(ran.run.folder))
 
 
 def _notes(

@@ -6,7 +6,23 @@ from typing import Any
 
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.scenario.load import ScenarioFile, checked, deep_merge, merged_variants
-from kvsim.scenario.schema import BASE
+from kvsim.scenario.schema import BASE, Scenario
+
+# What was measured of one layout of a server, and means nothing to another.
+OF_ONE_LAYOUT = (
+    *("engine.num_gpu_blocks_override", "engine.kv_startup_line"),
+    "engine.kv_cache_memory_bytes",
+)
+
+
+def without_measured_layout(scenario: Scenario) -> dict[str, Any]:
+    """Return the changes that leave out what was measured of a scenario's layout."""
+    engine = scenario.engine
+    return {
+        path: None
+        for path in OF_ONE_LAYOUT
+        if getattr(engine, path.removeprefix("engine.")) is not None
+    }
 
 
 def changed(file: ScenarioFile, changes: Mapping[str, Any], variant: str = BASE) -> ScenarioFile:

@@ -92,6 +92,8 @@ def test_another_start_is_refused(text):
         (["--chrome-trace", "x", "--from-s", "2", "--to-s", "1"], "must come after --from-s 2"),
         (["--chrome-trace", "x", "--from-s", "1e6"], "--from-s: the run ends after"),
         (["--chrome-trace", "x", "--step-s", "1"], "--step-s samples metrics"),
+        (["--chrome-trace", "x", "--to-s", "inf"], "--to-s inf: must be at most 1e9"),
+        (["--chrome-trace", "x", "--max-mb", "1e10"], "--max-mb 1e+10: must be at most 1e9"),
         (["--openmetrics", "-", "--step-s", "0"], "from 0.001 to 1e9"),
         (["--openmetrics", "-", "--step-s", "nan"], "from 0.001 to 1e9"),
         (["--openmetrics", "-", "--start", "0"], "--start dates samples; --step-s is missing"),

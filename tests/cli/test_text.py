@@ -33,7 +33,7 @@ def test_indented_lines_are_no_wider_than_others():
     assert all(line.startswith("    ") and len(line) <= WIDTH for line in lines)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(NAMES, FIGURE | RANGE), min_size=1, max_size=6))
 def test_sentences_keep_numbers_with_their_units(parts):
     """A figure and its unit stand in one line, whatever stands around them."""
@@ -43,7 +43,7 @@ def test_sentences_keep_numbers_with_their_units(parts):
         assert any(f"{figure}," in line for line in lines), (figure, lines)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from("ab cd"), max_size=300).map("".join))
 def test_nothing_is_lost_or_added_between_lines(text):
     assert "".join(wrapped(text).split()) == "".join(text.split())
@@ -63,7 +63,7 @@ def test_figures_are_not_broken_wherever_they_stand(figure):
         assert any(figure.replace("\u00a0", " ") in line for line in lines), (place, lines)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.lists(NAMES, min_size=1, max_size=7),
     st.lists(st.tuples(NAMES, st.lists(FIGURE | RANGE, min_size=7, max_size=7)), max_size=4),
@@ -82,12 +82,13 @@ def test_a_table_that_fits_is_set_as_it_is():
 
 
 def test_headings_are_set_in_lines_before_columns_go_below():
-    rows = [["", *["a heading of some length"] * 5], ["label", *["1.5 requests/s"] * 5]]
+    rows = [["", *["a heading"] * 8], ["label", *["12 s"] * 8]]
     lines = lines_of(aligned(rows))
-    assert lines[0].split() == ["a", "heading", "of"] * 4
-    assert lines[1].split() == ["some", "length"] * 4
-    assert lines[3:4] == [""]
-    assert len(lines) == 7
+    assert [line.split() for line in lines] == [
+        ["a"] * 8,
+        ["heading"] * 8,
+        ["label", *["12", "s"] * 8],
+    ]
 
 
 def test_columns_that_do_not_fit_go_on_below():

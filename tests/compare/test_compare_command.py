@@ -9,6 +9,7 @@ from kvsim.compare.figures import against
 from kvsim.compare.page import build_page
 from kvsim.compare.sides import open_sides
 from kvsim.report.configuration import ABSENT, as_diff, differing, flattened
+from kvsim.report.figure import short_name
 
 HOSTILE = "</script><script>window.pwned=1</script>|`*x*`"
 
@@ -67,7 +68,7 @@ def test_markdown_has_tables(runs, command_line):
     assert lines[0].startswith("**b has")
     tables = [line for line in lines if line.startswith("|")]
     assert len(tables) > 10
-    assert any("max\\_num\\_seqs" in line for line in tables)
+    assert any("engine.max_num_seqs" in line for line in tables)
 
 
 @pytest.mark.parametrize(
@@ -150,21 +151,33 @@ def test_hostile_names_are_shown_as_they_are(runs, command_line):
     assert "<script>window" not in page
     assert page.count("</script>") == 3
     markdown = command_line("compare", name, f"{name}:{HOSTILE}", "--markdown").stdout
-    assert "<script" not in markdown
-    widths = {
-        line.count("|") - line.count("\\|") for line in markdown.splitlines() if "---" in line
-    }
-    assert widths
+    assert re.search(r"(?<!\\)[<`*]", markdown.replace("**", "")) is None
 
 
-def test_folders_of_one_name_are_told_apart(runs):
+def test_names_that_begin_alike_are_told_apart(runs):
+    """Sentences cut long names: what is left must not be the same."""
+    requests = runs.requests_table(count=30)
+    words = []
+    for end in ("on", "off"):
+        runs.write_run(
+            runs.folder / f"llama-70b-on-eight-h100-prefix-caching-{end}", {"base": requests}
+        )
+        words.append(str(runs.folder / f"llama-70b-on-eight-h100-prefix-caching-{end}"))
+    sides = open_sides([*words, str(runs.folder / "a")])
+    assert len({short_name(side.name) for side in sides}) == 3
+    assert sides[2].name == "a"
+
+
+def test_folders_of_one_name_are_told_apart(runs, monkeypatch):
+    monkeypatch.chdir(runs.folder)
     requests = runs.requests_table(count=30)
     for parent in ("x", "y"):
         (runs.folder / parent).mkdir()
         runs.write_run(runs.folder / parent / "chat", {"base": requests})
-    words = [str(runs.folder / "x/chat"), str(runs.folder / "y/chat"), str(runs.folder / "a")]
-    names = [side.name for side in open_sides(words)]
-    assert names == [*words[:2], "a"]
+    names = [side.name for side in open_sides(["x/chat", "y/chat", "a"])]
+    assert names == ["x/chat", "y/chat", "a"]
+    far = [f"{runs.folder}/x/chat", f"{runs.folder}/y/chat"]
+    assert [side.name for side in open_sides(far)] == ["A: chat", "B: chat"]
 
 
 def test_a_folder_may_have_a_colon(runs):
@@ -202,3 +215,39 @@ def test_only_lines_that_differ_are_shown():
 def test_long_values_are_cut():
     ((path, value),) = flattened({"a": {"b": "x" * 1000}})
     assert (path, len(value)) == ("a.b", 300)
+
+
+@pytest.mark.browser
+def test_a_browser_draws_the_page_and_executes_nothing_of_a_name(runs):
+    """Small and dark, where a long name has least room."""
+    from playwright.sync_api import sync_playwright
+
+    from tests import chromium
+
+    name = HOSTILE.replace("/", "∕")
+    made = runs.Made(scenario=HOSTILE)
+    slower = runs.later(runs.requests_table(count=1100), 15 * runs.MS)
+    runs.write_run(runs.folder / name, {"base": slower, "x" * 200: slower}, made)
+    path = runs.folder / "page.html"
+    path.write_text(page_of(runs, "a", name, f"{name}:{'x' * 200}", "c"), encoding="utf-8")
+    complaints, asked = [], []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium.executable(), args=chromium.ARGUMENTS
+        )
+        phone = {"width": 400, "height": 800}
+        page = browser.new_context(viewport=phone, color_scheme="dark", offline=True).new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-charts=drawn]", timeout=60_000)
+        drawn = page.evaluate("document.querySelectorAll('.plot[data-drawn=true] svg').length")
+        plots = page.evaluate("document.querySelectorAll('.plot').length")
+        width = page.evaluate("document.documentElement.scrollWidth")
+        executed = page.evaluate("window.pwned")
+        browser.close()
+    assert (complaints, asked) == ([], [path.as_uri()])
+    assert drawn >= plots >= 6
+    assert width <= 400
+    assert executed is None

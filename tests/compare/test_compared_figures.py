@@ -291,3 +291,63 @@ def test_sure_differences_come_first_then_larger_ones():
     ]
     assert [change.name for change in by_weight(changes)] == ["d", "c", "b", "f", "e", "a"]
     assert Change("g", 0.0, 1.0).size == float("inf")
+
+
+# The sentence
+
+
+def against_with(bench, **changes):
+    """A comparison in which some main figures are as told, and all others are alike."""
+    from kvsim.compare.figures import Against
+    from kvsim.compare.sides import open_sides
+
+    run = bench.run("a", bench.requests_table(count=30))
+    base, other = open_sides([run, run])
+    base, other = bench.replace(base, name="a"), bench.replace(other, name="b")
+    alike = Change("e2e_p50_s", 1.0, 1.1, (-1.0, 1.2))
+    return Against(base, other, "requests", 30, by_weight([alike, *changes.values()]), None)
+
+
+SURE = {"rate": Change("requests_per_s", 1.0, 1.31, (0.2, 0.4))}
+CASES = [
+    (
+        SURE | {"ttft": Change("ttft_p99_s", 1.0, 0.52, (-0.6, -0.4))},
+        "b has 1.31 × the requests per second and 0.52 × the p99 TTFT of a",
+    ),
+    (
+        SURE | {"cost": Change("usd_per_hour", 2.0, 2.0, (0.0, 0.0))},
+        "b has 1.31 × the requests per second of a, at the same cost",
+    ),
+    (
+        SURE | {"ttft": Change("ttft_p99_s", 1.0, 1.1, (-1.0, 1.2))},
+        "b has 1.31 × the requests per second of a; it doesn't differ in p99 TTFT as far as this "
+        "can tell",
+    ),
+    (
+        {
+            "rate": Change("requests_per_s", 1.0, 1.0, (0.0, 0.0)),
+            "ttft": Change("ttft_p99_s", 1.0, 1.005),
+            "tpot": Change("tpot_p99_s", 1.0, 3.0, (1.0, 3.0)),
+        },
+        "b has about the same p99 TTFT of a, and the same requests per second; TPOT p99 is 3 × "
+        "that of a",
+    ),
+    (
+        {
+            "ttft": Change("ttft_p99_s", 1.0, 1.1, (-1.0, 1.2)),
+            "lost": Change("preemptions_total", 0.0, 4.0),
+        },
+        "b doesn't differ from a in p99 TTFT as far as this can tell",
+    ),
+    (
+        {"ttft": Change("ttft_p99_s", 0.0, 1.0, (0.5, 1.5))},
+        "b has a p99 TTFT of 1 s instead of 0 s of a",
+    ),
+    ({}, "b and a don't differ as far as this can tell"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), CASES)
+def test_the_answer_in_words(bench, changes, said):
+    found = headline(against_with(bench, **changes)).replace("\u00a0", " ")
+    assert found == f"{said} (paired on 30 requests)."

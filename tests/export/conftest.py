@@ -20,7 +20,7 @@ workload:
   arrivals: {kind: gamma, rate_per_s: 20.0, burstiness: 0.3}
   lengths: {kind: lognormal, prompt_mean_tokens: 300, prompt_cv: 1.7,
             output_mean_tokens: 100, output_cv: 1.0}
-  num_requests: 36
+  num_requests: 30
   n: 2
   timeout_s: 8
   retries: {max_retries: 1}

@@ -195,6 +195,11 @@ def test_variants_stand_side_by_side(eventful):
     assert text_of(eventful, ["base", "swapping"]) == both
 
 
+def test_who_reached_no_replica_has_a_process_if_there_is_any(quiet):
+    names = {e["args"]["name"] for e in events_of(quiet) if e["name"] == "process_name"}
+    assert names == {"replica 0"}
+
+
 def test_names_do_no_harm(hostile):
     events = parsed(text_of(hostile, list(hostile.summaries)))
     check(events)
@@ -205,6 +210,13 @@ def test_the_size_is_known_before(run):
     variants = list(run.summaries)
     size = len(text_of(run, variants).encode())
     assert 0.6 * size < about_bytes(run, variants, Span()) < 1.6 * size
+
+
+def test_threads_are_named_that_have_slices(eventful):
+    """In a cut as well: who runs only later has no thread."""
+    events = events_of(eventful, span=Span(0, 700_000_000))
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["tid"] > 2}
+    assert named == {(e["pid"], e["tid"]) for e in sliced(events, "request")}
 
 
 @pytest.mark.parametrize(

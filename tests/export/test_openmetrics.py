@@ -29,6 +29,17 @@ def text_of(run, variants=("base",), sampling=AT_THE_END):
     return file.getvalue()
 
 
+KNOWN = {}
+
+
+def families_of(run, variant="base"):
+    """Return the metrics at the end of a run, as Prometheus' parser reads them."""
+    key = run.folder, variant
+    if key not in KNOWN:
+        KNOWN[key] = families(text_of(run, [variant]))
+    return KNOWN[key]
+
+
 def families(text):
     return {family.name: family for family in text_string_to_metric_families(text)}
 
@@ -77,7 +88,7 @@ def test_prometheus_reads_it(run):
 @pytest.mark.parametrize("which", ["eventful", "cut"])
 def test_totals_are_those_of_the_tables(request, which, variant):
     run = request.getfixturevalue(which)
-    found = families(text_of(run, [variant]))
+    found = families_of(run, variant)
     requests = run.tables[variant]["requests"]
     figures = run.summaries[variant]["figures"]
     finished = requests["outcome"] == FINISHED
@@ -114,7 +125,7 @@ def test_requests_end_for_a_reason(request, which):
     run = request.getfixturevalue(which)
     requests = run.tables["base"]["requests"]
     reasons = defaultdict(int)
-    for sample in families(text_of(run))["vllm:request_success"].samples:
+    for sample in families_of(run)["vllm:request_success"].samples:
         reasons[sample.labels["finished_reason"]] += sample.value
     finished = requests["outcome"] == FINISHED
     full = requests["output_tokens"] == requests["max_tokens"]
@@ -165,7 +176,7 @@ def test_buckets_count_what_is_no_larger(eventful, name, values_of_row):
     finished = requests["outcome"] == FINISHED
     values, engines = values_of_row(requests), requests["replica"]
     by_engine = defaultdict(dict)
-    for sample in families(text_of(eventful))[name].samples:
+    for sample in families_of(eventful)[name].samples:
         if sample.name == f"{name}_bucket":
             by_engine[int(sample.labels["engine"])][float(sample.labels["le"])] = sample.value
     assert set(by_engine) == {0, 1}
@@ -185,7 +196,7 @@ def test_gaps_between_tokens_are_counted_one_by_one(eventful, variant):
             gaps += [gap_ns / S] * count
     name = "vllm:inter_token_latency_seconds"
     counts = defaultdict(int)
-    for sample in families(text_of(eventful, [variant]))[name].samples:
+    for sample in families_of(eventful, variant)[name].samples:
         if sample.name == f"{name}_bucket":
             counts[float(sample.labels["le"])] += sample.value
     *bounds, _ = sorted(counts)
@@ -198,7 +209,7 @@ def test_steps_are_counted_by_their_tokens(request, which):
     steps, cut = run.tables["base"]["steps"], cut_ns(run, "base")
     tokens = steps["prefill_tokens"] + steps["decode_seqs"]
     done = steps["start_ns"] + steps["duration_ns"] < (cut or 2**62)
-    found = families(text_of(run))
+    found = families_of(run)
     assert summed(found, "vllm:iteration_tokens_total", "_sum") == tokens[done].sum()
     assert summed(found, "vllm:iteration_tokens_total", "_count") == done.sum()
     assert (which == "cut") == (not done.all())
@@ -211,7 +222,7 @@ def test_samples_grow_to_the_totals(eventful, variant):
     stamps = list(samples)
     last_s = end_ns(eventful, variant) / S
     assert stamps == [1_700_000_000 + 4 * place for place in range(math.ceil(last_s / 4) + 1)]
-    final = families(text_of(eventful, [variant]))
+    final = families_of(eventful, variant)
     before = {}
     for text in samples.values():
         found = families(text)

@@ -52,16 +52,16 @@ def found(table, context):
             [*steady(), *[one(99, outcome="unfinished")] * 8],
             {"end_ns": 200 * SECOND},
             [
-                "Of 48 requests 8 were unfinished when the run was cut off: TPOT and E2E are of the "
-                "40 that finished, which flatters them."
+                "Of 48 requests 8 were unfinished when the run was cut off: TPOT and E2E are of "
+                "the 40 that finished, which flatters them."
             ],
         ),
         (
             [*steady(), *[one(50, outcome="timed_out")] * 8],
             {},
             [
-                "Of 48 requests the clients of 8 gave up: TPOT and E2E are of the 40 that finished, "
-                "which flatters them."
+                "Of 48 requests the clients of 8 gave up: TPOT and E2E are of the 40 that "
+                "finished, which flatters them."
             ],
         ),
         ([one(1, outcome="timed_out")] * MANY, {}, []),  # the verdict says it

@@ -191,12 +191,13 @@ def test_charts_follow_the_color_scheme(opened, scheme, paper, ink):
 
 def test_printing_opens_the_tables_and_fits_the_paper(opened):
     page = opened.page
+    before = page.locator("details[open]").count()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
     drawn = "[...document.querySelectorAll('.plot .main-svg')]"
     assert settles(page, f"{drawn}.every((svg) => svg.clientWidth <= 680)")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert page.locator("details[open]").count() == 0
+    assert page.locator("details[open]").count() == before
     assert len(page.pdf(prefer_css_page_size=True)) > 50_000
 
 
@@ -311,10 +312,10 @@ def test_hostile_names_execute_nothing_and_printing_waits_for_no_chart(
     assert opened.requests == [path.as_uri()]
     assert opened.page.evaluate("window.pwned") is None
     assert opened.page.locator("h1").inner_text() == HOSTILE
-    assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
+    assert settles(opened.page, "document.documentElement.scrollWidth === 390")
     heads = opened.page.locator("#variants thead .name")
     assert heads.last.get_attribute("title") == LONG
-    assert heads.last.bounding_box()["height"] < 80  # three lines, the rest is in the hover
+    assert heads.last.bounding_box()["height"] < 150  # six lines, the rest is in the hover
 
 
 @pytest.mark.parametrize("kind", ["empty", "rejected"])

@@ -7,13 +7,18 @@ import plotly.graph_objects as go
 import pytest
 
 from kvsim.metrics.catalog import format_figure, percent
+from kvsim.report.balance import balance
 from kvsim.report.figure import Chart, short_name
+from kvsim.report.fingerprint import fingerprint
+from kvsim.report.iterations import iterations
 from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, slot_uses
 from kvsim.report.queue_and_batch import queue_and_batch
 from kvsim.report.series import MAX_POINTS, Timeline, joined, time_means
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import tails
 from kvsim.report.time_axis import TABLE_ROWS, TimeAxis
+from kvsim.report.where_time_goes import where_memory_goes, where_time_goes
+from kvsim.tables import EVENT_KINDS
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +34,12 @@ def charts(run) -> dict[str, Chart]:
         queue_and_batch(run.variants, time),
         *tails(run.variants, 0.0),
         step_time(run.variants),
+        where_time_goes(run.variants),
+        where_memory_goes(run.variants),
+        iterations(run.variants),
         preemptions(run.variants, time),
+        *fingerprint(run.variants[0]).charts,
+        balance([replace(variant, inputs={"replicas": 3}) for variant in run.variants], time),
     ]
     return {chart.key: chart for chart in drawn}
 
@@ -179,6 +189,14 @@ def test_preemption_bars_count_every_preemption(charts):
     assert sum(base["y"]) == 90
     ticks = [t for t in charts["chart-kv-slots"].figure["data"] if "customdata" in t]
     assert [sum(trace["customdata"]) for trace in ticks] == [90, 0]
+
+
+def test_swapping_out_is_a_preemption_too(run):
+    base = run.variants[0]
+    swapped = np.full_like(base.events["event"], EVENT_KINDS.index("swapped_out"))
+    changed = replace(base, events={**base.events, "event": swapped})
+    chart = preemptions([changed], TimeAxis.of_run(run.variants))
+    assert sum(chart.figure["data"][0]["y"]) == 90
 
 
 def test_no_preemption_no_chart(synthetic):

@@ -140,3 +140,12 @@ def test_a_piece_is_named_where_there_is_room_and_its_color_is_opaque():
     assert [bar["text"] for bar in bars] == [["long", ""], ["", ""], ["", ""]]
     assert "&lt;means&gt;" in bars[1]["hovertemplate"]
     assert bars[0]["customdata"] == ["63.4 %", "1.96 %"]
+
+
+def test_titles_tell_the_first_variants_and_leave_many_others_to_the_table(run):
+    base = run.variants[0]
+    for count, ends in ((4, "decoding"), (6, "3 others in the table")):
+        variants = [replace(with_phases(base, decode=1.0), name=f"v{k}") for k in range(count)]
+        chart = where_time_goes(variants)
+        assert chart.title.endswith(ends)
+        assert len(chart.table.rows) == 2 * count

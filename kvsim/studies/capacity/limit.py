@@ -27,8 +27,9 @@ _PILOT_REQUESTS = 1_000, 5_000  # at least, at most
 _LEAST_LONGER, _LONGER = 2, 8  # times the pilot: runs behind an answer
 _WIDEST = 3.0  # precisions, where the width isn't known
 _WARM_UPS = 5  # a run is at least so many times as long as the warm-up of a pilot
-_EASIER = (1, 2, 4, 8)  # doublings down, before a search for a feasible load is given up
-_HARDER = 40  # doublings up
+_STEP = 2.0  # factor from load to load, in search of a bracket
+_EASIER = (1, 2, 4, 8)  # steps down, before a search for a feasible load is given up
+_HARDER = 40  # steps up
 _SAFETY = 1.5  # so many times the requests that the spread asks for
 _APART = 2  # precisions, of the pair at first
 _FURTHEST_APART = 0.1  # on the axis: curves are interpolated in the pair, and bend beyond that
@@ -49,6 +50,10 @@ class Terms:
         confidence: Of the interval; None: nothing is random, one replication tells all.
         deadline: By `time.monotonic`; None: no limit.
         requests: Length of a pilot run; None: the scenario's own, for all runs.
+        step: Factor from load to load, upwards, until one misses the bounds: a small one spares
+            simulations of long queues.
+        longer: Runs behind the answer are so many times as long as pilots; None: a rehearsal tells
+            how long they have to be.
     """
 
     precision: float = 0.05
@@ -56,6 +61,8 @@ class Terms:
     confidence: float | None = CONFIDENCE
     deadline: float | None = None
     requests: int | None = None
+    step: float = _STEP
+    longer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +152,15 @@ class Search:
         """Return places of which only the first meets the bounds, or how that failed."""
         place = self.knob.place(self.knob.first)
         easiest, hardest = self.knob.ends
-        step = math.log(2) if not self.knob.is_setting else (hardest - easiest) / _SETTING_STEPS
+        step, up = math.log(_STEP), math.log(self.terms.step)
+        if self.knob.is_setting:
+            step = up = (hardest - easiest) / _SETTING_STEPS
         if self.pilot(place).distance <= 0:
-            return self._upwards(place, hardest, step)
-        for doublings in _EASIER:
+            return self._upwards(place, hardest, up)
+        for steps in _EASIER:
             if place == easiest or self._late:
                 break
-            hard, place = place, max(place - doublings * step, easiest)
+            hard, place = place, max(place - steps * step, easiest)
             if self.pilot(place).distance <= 0:
                 return self.knob.snapped(place), self.knob.snapped(hard)
         bound = self.bounds[self.pilot(place).worst]
@@ -222,7 +231,9 @@ class Search:
         """Add replications at a pair of values until the limit between them is precise."""
         pair = self._pair(self._between(easy, hard), self._apart(easy))
         replications, requests = self._enough_replications, self.terms.requests
-        if requests is not None:
+        if requests is not None and self.terms.longer is not None:
+            requests *= self.terms.longer
+        elif requests is not None:
             pair, requests = self._rehearse(pair)
         moves = 0
         while True:

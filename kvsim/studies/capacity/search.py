@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvsim.errors import InputError, Problem
@@ -41,6 +41,10 @@ class Options:
         max_replications: Most replications at one value.
         budget_s: Most time of the clock on the wall; None: no limit.
         confidence: Of the interval.
+        first: Where the search begins; None: at the scenario's own value.
+        step: Factor from load to load, upwards, until one misses the SLO.
+        longer: Runs behind the answer are so many times as long as those before; None: as long as
+            the precision asks for.
     """
 
     variant: str = BASE
@@ -54,6 +58,9 @@ class Options:
     max_replications: int = 64
     budget_s: float | None = None
     confidence: float = CONFIDENCE
+    first: float | None = None
+    step: float = 2.0
+    longer: int | None = None
 
 
 def find_capacity(
@@ -75,13 +82,14 @@ def find_capacity(
     deadline = None if options.budget_s is None else time.monotonic() + options.budget_s
     question = ask(file, options)
     random = replications_differ(question)
-    requests = _pilot_requests(question) if question.steady else None
     terms = Terms(
         options.precision,
         options.max_replications,
         options.confidence if random else None,
         deadline,
-        requests,
+        pilot_of(question),
+        options.step,
+        options.longer,
     )
     search = Search(question.knob, question.bounds, terms, _by_crew(crew, question, tell))
     return answer_of(question, search, search.run())
@@ -119,6 +127,8 @@ def ask(file: ScenarioFile, options: Options) -> Question:
         written = number_at(scenario.model_dump(mode="json"), options.vary)
         knob = knob_at(options.vary, written, options.start, options.end, options.smallest)
         changed(file, {**options.changes, **knob.changes(knob.first)}, options.variant)
+    if options.first is not None:
+        knob = replace(knob, first=min(max(options.first, knob.least), knob.most))
     steady = is_steady(scenario) and not (options.vary or "").endswith(
         ("num_requests", "duration_s")
     )
@@ -134,8 +144,12 @@ def replications_differ(question: Question) -> bool:
     return is_random(question.file, Point(changes, question.variant))
 
 
-def _pilot_requests(question: Question) -> int:
-    scenario = changed(question.file, question.changes, question.variant).base
+def pilot_of(question: Question) -> int | None:
+    """Return how many requests the first runs have; None: as many as the scenario says."""
+    if not question.steady:
+        return None
+    changes = {**question.changes, **question.knob.changes(question.knob.first)}
+    scenario = changed(question.file, changes, question.variant).base
     sources = scenario.workload.sources()
     users = sum(getattr(source.arrivals, "users", 0) for source in sources)
     return pilot_requests(question.bounds, users)

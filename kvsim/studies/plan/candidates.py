@@ -8,18 +8,12 @@ from typing import Any
 
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.gpu import gpu_names, load_gpu, price_of
-from kvsim.scenario.change import changed
+from kvsim.scenario.change import changed, without_measured_layout
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.schema import Scenario
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
 AS_IT_IS = "auto"  # weights as the scenario says
-
-# What was measured of one layout, and means nothing to another.
-OF_ONE_LAYOUT = (
-    *("engine.num_gpu_blocks_override", "engine.kv_startup_line"),
-    "engine.kv_cache_memory_bytes",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +197,4 @@ def _changes(
         changes["engine.quantization"] = weights
     if kv_cache_dtype != AS_IT_IS:
         changes["engine.kv_cache_dtype"] = kv_cache_dtype
-    if changes:
-        for path in OF_ONE_LAYOUT:
-            if getattr(scenario.engine, path.removeprefix("engine.")) is not None:
-                changes[path] = None
-    return changes
+    return changes | without_measured_layout(scenario) if changes else changes

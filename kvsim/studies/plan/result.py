@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kvsim.scenario.change import OF_ONE_LAYOUT
 from kvsim.scenario.load import ScenarioFile
-from kvsim.studies.plan.candidates import OF_ONE_LAYOUT, Candidate, Options
+from kvsim.studies.plan.candidates import Candidate, Options
 from kvsim.studies.plan.fleet import Fleet
 
 WhyNot = Literal["dearer", "budget", "refused", "killed"]
