@@ -28,8 +28,14 @@ def differing(inputs: Mapping[str, Mapping[str, Any]]) -> Table:
     """
     columns = [dict(flattened(_settings(values))) for values in inputs.values()]
     paths = dict.fromkeys(path for column in columns for path in column)
-    rows = [[path, *(column.get(path, ABSENT) for column in columns)] for path in paths]
+    parts = list(dict.fromkeys(map(_part, paths)))  # what only one has stands with its like
+    paths_by_part = sorted(paths, key=lambda path: parts.index(_part(path)))
+    rows = [[path, *(column.get(path, ABSENT) for column in columns)] for path in paths_by_part]
     return Table(["Parameter", *inputs], [row for row in rows if len(set(row[1:])) > 1])
+
+
+def _part(path: str) -> str:
+    return path.partition(".")[0]
 
 
 def _settings(values: Mapping[str, Any]) -> dict[str, Any]:

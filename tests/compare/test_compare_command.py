@@ -195,18 +195,20 @@ def test_a_folder_may_have_a_colon(runs):
 def test_only_lines_that_differ_are_shown():
     inputs = {
         "a": {"engine": {"n": 1, "same": 2}, "notes": ["x"], "only": {"here": True}},
-        "b": {"engine": {"n": 3, "same": 2}, "notes": ["y"], "new": None},
+        "b": {"engine": {"n": 3, "same": 2, "more": 0}, "notes": ["y"], "new": None},
     }
     table = differing(inputs)
     assert table.header == ["Parameter", "a", "b"]
     assert table.rows == [
         ["engine.n", "1", "3"],
+        ["engine.more", ABSENT, "0"],
         ["only.here", "true", ABSENT],
         ["new", ABSENT, "null"],
     ]
     assert as_diff(table.rows, 1) == [
         "- engine.n: 1",
         "+ engine.n: 3",
+        "+ engine.more: 0",
         "- only.here: true",
         "+ new: null",
     ]

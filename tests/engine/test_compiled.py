@@ -119,8 +119,8 @@ def test_several_replicas(group, monkeypatch):
     """Rows of all replicas stand in the order in which the cluster writes them, chunk by chunk."""
     for seed in range(group * 10, group * 10 + 10):
         rng = np.random.default_rng(seed)
-        monkeypatch.setattr(cluster, "STEPS_IN_A_CHUNK", int(rng.choice([10, 30, 200])))
-        monkeypatch.setattr(cluster, "REQUESTS_IN_A_CHUNK", int(rng.choice([3, 20, 1000])))
+        monkeypatch.setattr(cluster, "STEPS_IN_A_CHUNK", int(rng.choice([1, 10, 30, 200])))
+        monkeypatch.setattr(cluster, "REQUESTS_IN_A_CHUNK", int(rng.choice([1, 3, 20, 1000])))
         requests, config, cost = plain(seed)
         front_end = FrontEnd(per_prompt_token_s=5e-9, request_s=3e-9, busy_s=1e-9)
         ranks = int(rng.choice([1, 1, 2]))

@@ -38,7 +38,7 @@ def tables(replicas: int, seed: int = 0):
 
 
 def variant_of(requests, steps, name="base", **inputs) -> Variant:
-    return Variant(name, {}, requests, steps, {}, inputs)
+    return Variant(name, {}, requests, steps, {}, inputs=inputs)
 
 
 @pytest.mark.parametrize("seed", range(3))

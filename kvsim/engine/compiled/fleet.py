@@ -160,7 +160,8 @@ class _Run:
                 break
             else:
                 at[first, PAUSES] = 0
-            self._flush(left, int(left[-1, 1]), int(left[-1, 2]))
+            if len(left):
+                self._flush(left, int(left[-1, 1]), int(left[-1, 2]))
         self._flush(left, None, 0)
         self._check_laws()
         ends_ns = [*at[:, NOW_NS].tolist(), *self._table.arrival_ns[-1:].tolist()]
@@ -182,8 +183,9 @@ class _Run:
         left = left[np.lexsort((left[:, 2], left[:, 1]))]
         if first is None:
             return left
-        up_to_it = (left[:, 1] == until_ns) & (left[:, 2] == first)
-        return left[: int(np.argmax(up_to_it)) + 1]
+        its_own = np.flatnonzero((left[:, 1] == until_ns) & (left[:, 2] == first))
+        # None is left if a chunk of requests has just ended with it.
+        return left[: its_own[0] + 1 if len(its_own) else 0]
 
     def _flush(self, left: Ints, until_ns: int | None, index: int) -> None:
         """Write those who leave, what happened up to an instant of a replica, and its past steps.
