@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from kvsim.cli.main import app
 from kvsim.rundir.read import MANIFEST, REPLICATIONS, REPORT, SUMMARY
-from kvsim.tables import TABLES
+from kvsim.tables import MAP_TABLES, TABLES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -198,12 +198,12 @@ def rebuilt(tmp_path_factory) -> Path:
 
 def test_example_has_all_files_and_is_small():
     files = {path.name: path.stat().st_size for path in EXAMPLE.iterdir()}
-    tables = {REPLICATIONS, *(f"{table}.parquet" for table in TABLES)}
+    tables = {REPLICATIONS, *(f"{table}.parquet" for table in (*TABLES, *MAP_TABLES))}
     assert set(files) == {MANIFEST, SUMMARY, REPORT, *tables}
     assert sum(files.values()) < 6_000_000
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", [*TABLES, *MAP_TABLES])
 def test_example_has_the_same_decisions_and_times_on_any_machine(rebuilt: Path, table: str):
     name = f"{table}.parquet"
     assert parquet.read_table(rebuilt / name).equals(parquet.read_table(EXAMPLE / name))

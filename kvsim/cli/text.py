@@ -37,7 +37,7 @@ def aligned(rows: Rows) -> str:
             [min(label, max(WIDTH - taken, least)), *(widths[column] for column in some)],
         )
         blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
+    return "\n\n".join(blocks).replace("\u00a0", " ")  # plain text, for who searches it
 
 
 def _least_label(labels: Sequence[str]) -> int:
