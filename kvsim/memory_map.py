@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.engine.allocators._slot_runs import FREE, HOLES, NOBODY, REUSABLE, SlotRuns
+from kvsim.engine.allocators._slot_runs import NOBODY, SlotRuns
 from kvsim.engine.cluster import Cluster, Fleet
 from kvsim.scenario.variant import ResolvedVariant
 from kvsim.simulate import Simulated, fleet_of
 from kvsim.table_files import TableWriter, chunks
-from kvsim.tables import MAP_TABLES, SLOT_USES, Columns
+from kvsim.tables import FREE, HOLES, MAP_TABLES, REUSABLE, SLOT_USES, Columns
 from kvsim.workload.replay import as_sent, order_sent
 from kvsim.workload.requests import RequestTable
 

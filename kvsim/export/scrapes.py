@@ -10,10 +10,8 @@ from kvsim.export.span import Ints
 from kvsim.metrics.cut import YIELDED_AT_THE_END, cut_events, cut_steps
 from kvsim.metrics.gaps import step_gaps
 from kvsim.table_files import chunks
-from kvsim.tables import EVENT_KINDS, Columns
+from kvsim.tables import EVENT_KINDS, LOSSES, RETURNS, Columns
 
-_PREEMPTED = [EVENT_KINDS.index(kind) for kind in ("preempted", "swapped_out")]
-_ONE_LATE = [EVENT_KINDS.index(kind) for kind in ("resumed", "swapped_in")]
 _DELAYED = EVENT_KINDS.index("delayed")
 _ENDS = ("replica", "start_ns", "duration_ns", *YIELDED_AT_THE_END)
 _OWNED = ("kv_held_tokens", "kv_to_come_tokens", "kv_inside_tokens")
@@ -67,7 +65,7 @@ def token_gaps(steps: Columns, events: Columns, end_ns: int | None, totals: Tota
         totals.add(chunk["replica"][some], ends_ns[some], durations_ns[some], tokens[some])
     told = events if end_ns is None else cut_events(events, end_ns)
     kinds = told["event"]
-    tokens = np.where(kinds == _DELAYED, told["tokens"], np.isin(kinds, _ONE_LATE))
+    tokens = np.where(kinds == _DELAYED, told["tokens"], np.isin(kinds, RETURNS))
     some = tokens > 0
     where = told["replica"][some], told["time_ns"][some]
     totals.add(*where, told["gap_ns"][some], tokens[some].astype(np.int64))
@@ -86,7 +84,7 @@ def step_tokens(steps: Columns, end_ns: int | None, totals: Totals) -> Totals:
 
 def preemptions(events: Columns, totals: Totals) -> Totals:
     """Count how often a sequence lost its KV cache."""
-    lost = np.isin(events["event"], _PREEMPTED)
+    lost = np.isin(events["event"], LOSSES)
     engines, times_ns = events["replica"][lost], events["time_ns"][lost]
     totals.add(engines, times_ns, np.ones(len(times_ns), dtype=np.int64))
     return totals.done()
