@@ -53,7 +53,7 @@ def as_markdown(run: ReportInput) -> str:
 
 def _facts(base: Variant) -> list[str]:
     told = (
-        ("Cost", headline.cost(base)),
+        ("Cost", headline.cost(base.summary, base.inputs)),
         ("Deployment", headline.deployment(base)),
         ("Load", headline.load(base)),
     )

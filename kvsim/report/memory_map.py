@@ -1,6 +1,5 @@
 """The memory map: what lies where in the KV cache, over time, and at the instant one chooses."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.metrics.catalog import percent
-from kvsim.report.figure import Key, Section, Table, short_name
+from kvsim.report.figure import Key, Section, Table, script_json, short_name
 from kvsim.report.inputs import Variant
 from kvsim.report.over_time import SLOT_LOOKS
 from kvsim.report.series import Floats, Ints
@@ -245,8 +244,7 @@ def _data(seen: Sequence[tuple[_Looks, Columns]], unit: str, unit_ns: int) -> st
         "times": [f"{time / unit_ns:.4g} {unit}" for time in seen[0][0].times_ns],
         "variants": [_variant_data(looks, rows) for looks, rows in seen],
     }
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
+    return script_json(value)
 
 
 def _variant_data(looks: _Looks, rows: Columns) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from kvsim.report.figure import (
     Key,
     Table,
     axis,
+    fill_pattern,
     line_style,
     panel_axis,
     panels,
@@ -124,13 +125,7 @@ def _stack(line: Timeline, capacity: int, time: TimeAxis, place: int) -> list[di
             "stackgroup": f"panel{place}",
             "line": {"width": 0, "shape": "hv", "color": color},
             "fillcolor": color,
-            "fillpattern": {
-                "shape": pattern,
-                "size": 7,
-                "solidity": 0.12,
-                "bgcolor": color,
-                "fgcolor": "#1a1d21",
-            },
+            "fillpattern": fill_pattern(pattern, color),
             "hovertemplate": f"%{{y:.1f}} % {words}<extra></extra>",
         }
         for column, (words, color, pattern) in enumerate(SLOT_LOOKS)
