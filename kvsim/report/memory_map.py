@@ -12,7 +12,7 @@ from kvsim.report.figure import Key, Section, Table, script_json, short_name
 from kvsim.report.inputs import Variant
 from kvsim.report.over_time import SLOT_LOOKS
 from kvsim.report.series import Floats, Ints
-from kvsim.report.time_axis import TABLE_ROWS, UNITS
+from kvsim.report.time_axis import TABLE_ROWS, time_unit
 from kvsim.table_files import row_count
 from kvsim.tables import FREE, HELD, HOLES, INSIDE, REUSABLE, ROUNDING, SLOT_USES, TO_COME, Columns
 from kvsim.units import NS_PER_S
@@ -154,7 +154,7 @@ def memory_map(variants: Sequence[Variant]) -> list[Section]:
         return []
     looks = [each for each, _ in seen]
     end_ns = int(looks[0].times_ns[[0, -1]].sum())  # looks are in the middle of equal spans
-    unit, unit_ns = _unit(end_ns)
+    unit, unit_ns = time_unit(end_ns)
     shares = [each.shares for each in looks]
     drawn = MemoryMap(
         title=_title(looks),
@@ -200,13 +200,8 @@ def _definition(looks: Sequence[_Looks], end_ns: int) -> str:
 
 
 def _time_words(time_ns: int) -> str:
-    unit, unit_ns = _unit(time_ns)
+    unit, unit_ns = time_unit(time_ns)
     return f"{time_ns / unit_ns:.3g} {unit}"
-
-
-def _unit(time_ns: int) -> tuple[str, int]:
-    unit, seconds, _ = next(unit for unit in UNITS if time_ns >= unit[2] * NS_PER_S)
-    return unit, seconds * NS_PER_S
 
 
 def _counted(count: int, noun: str) -> str:

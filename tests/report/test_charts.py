@@ -235,7 +235,9 @@ def test_foreign_writing_keeps_its_direction_to_itself():
     assert len(short_name("x" * 300)) == 28
 
 
-@pytest.mark.parametrize(("span_s", "unit"), [(1, "s"), (599, "s"), (600, "min"), (7200, "h")])
+@pytest.mark.parametrize(
+    ("span_s", "unit"), [(1, "s"), (599, "s"), (600, "min"), (7200, "h"), (4 * 86_400, "days")]
+)
 def test_time_axis_suits_the_run(synthetic, span_s, unit):
     run = synthetic.empty()
     run.variants[0].summary["figures"]["window_s"] = span_s
