@@ -155,10 +155,10 @@ def code(text: str) -> str:
 def escaped(text: str) -> str:
     r"""Return a text as markdown that shows it: `a|b` → `a\|b`.
 
-    Underscores within words are left alone: there they are no markup.
+    An underscore between two letters or digits is left alone: there it is no markup.
     """
     line = re.sub(r"[^\S\u00a0]+", " ", text).strip()
-    line = re.sub(r"([\\`*\[\]<>|~$&]|(?<!\w)_|_(?!\w))", r"\\\1", line)
+    line = re.sub(r"([\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", line)
     return re.sub(r"@(?=\w)", "@\u2060", line)  # else GitHub would notify whoever has that name
 
 
