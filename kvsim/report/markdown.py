@@ -72,7 +72,7 @@ def _targets(base: Variant) -> str:
         [row["label"], row["value"], row["interval"], row["bound"], row["margin"], met_word(row)]
         for row in rows[:MOST_TARGETS]
     ]
-    return _table(header, cells) + _more(len(rows) - MOST_TARGETS, "target")
+    return markdown_table(header, cells) + _more(len(rows) - MOST_TARGETS, "target")
 
 
 def _side_by_side(variants: Sequence[Variant]) -> str:
@@ -86,7 +86,7 @@ def _side_by_side(variants: Sequence[Variant]) -> str:
         if row["name"] in SHOWN:
             rows.append([row["label"], *(_beside_base(row, name) for name in names)])
     header = ["", *(short_name(name, LONGEST_NAME) for name in names)]
-    return _table(header, rows) + _more(len(variants) - MOST_VARIANTS, "variant")
+    return markdown_table(header, rows) + _more(len(variants) - MOST_VARIANTS, "variant")
 
 
 def _beside_base(row: Mapping[str, Any], name: str) -> str:
@@ -133,7 +133,8 @@ def _more(count: int, what: str) -> str:
     )
 
 
-def _table(header: Sequence[str], rows: Rows) -> str:
+def markdown_table(header: Sequence[str], rows: Rows) -> str:
+    """Return a table whose first column names the row; cells can't become markup."""
     rule = [":--", *("--:" for _ in header[1:])]
     lines = [[escaped(cell) for cell in header], rule]
     lines += [[escaped(cell) for cell in row] for row in rows]
