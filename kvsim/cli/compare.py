@@ -120,9 +120,7 @@ def _as_markdown(found: "Sequence[Against]") -> str:
     targets = slo_table(sides, names)
     blocks += [markdown_table(targets.header, targets.rows)] if targets else []
     settings = configuration(sides)
-    blocks += (
-        ["What differs in the configuration:", markdown_table(settings.header, settings.rows)]
-        if settings.rows
-        else []
-    )
+    if settings.rows:
+        blocks.append("What differs in the configuration:")
+        blocks.append(markdown_table(settings.header, settings.rows))
     return "\n\n".join(blocks)
