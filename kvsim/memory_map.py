@@ -60,7 +60,7 @@ def write_memory_map(
     Raises:
         OSError: The disk refuses.
     """
-    names = chosen(variants)
+    names = variants_seen(variants)
     scenes = {
         name: Scene.of(fleet_of(variants[name]), requests, tables[name], simulated[name])
         for name in names
@@ -78,7 +78,7 @@ def write_memory_map(
             writers["memory_map"].write(name, _map_rows(looks))
 
 
-def chosen(variants: Mapping[str, ResolvedVariant]) -> list[str]:
+def variants_seen(variants: Mapping[str, ResolvedVariant]) -> list[str]:
     """Return the variants that are looked at: the base, and first those of another layout."""
     base, *others = variants
     layout = variants[base].scenario.kv_cache

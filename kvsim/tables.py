@@ -42,6 +42,7 @@ RETURNS = [EVENT_KINDS.index(kind) for kind in ("resumed", "swapped_in")]
 # What a KV slot is used for; `steps` has a column kv_USE_tokens of each.
 SLOT_USES = ("held", "to_come", "inside", "rounding", "holes", "reusable", "free")
 HELD, TO_COME, INSIDE, ROUNDING, HOLES, REUSABLE, FREE = range(len(SLOT_USES))
+SLOT_COLUMNS = tuple(f"kv_{use}_tokens" for use in SLOT_USES)
 
 REQUESTS = (
     Column("request", "count", "Number of the request as it was drawn, from 0; retries come after"),

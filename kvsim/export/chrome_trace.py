@@ -20,7 +20,7 @@ from kvsim.export.span import Span, end_ns, engines_of
 from kvsim.export.trace_events import Counters, metadata_event, microseconds, slice_event
 from kvsim.rundir.read import Run
 from kvsim.table_files import chunks
-from kvsim.tables import EVENT_KINDS, HEAD_LACKS, OUTCOMES, Columns, tables_of
+from kvsim.tables import EVENT_KINDS, HEAD_LACKS, OUTCOMES, SLOT_COLUMNS, Columns, tables_of
 
 _STEPS_THREAD, _EVENTS_THREAD, _FIRST_SLOT = 1, 2, 3
 _NO_REPLICA = -1
@@ -38,10 +38,6 @@ _COLORS = {
 _STEP = (
     *("start_ns", "duration_ns", "step", "prefill_seqs", "prefill_tokens", "decode_seqs"),
     *("running_seqs", "waiting_seqs", "preempted_seqs", "head_lacks"),
-)
-_KV = (
-    *("kv_held_tokens", "kv_to_come_tokens", "kv_inside_tokens", "kv_rounding_tokens"),
-    *("kv_holes_tokens", "kv_reusable_tokens", "kv_free_tokens"),
 )
 _REQUEST = (
     *("prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "recomputed_tokens"),
@@ -226,7 +222,7 @@ class _Timeline:
     def _steps(self) -> Iterator[str]:
         """Yield a slice for each step, and counters where they change, replica by replica."""
         counters: dict[int, Counters] = {}
-        for chunk in chunks(self._tables["steps"], ("replica", *_STEP, *_KV)):
+        for chunk in chunks(self._tables["steps"], ("replica", *_STEP, *SLOT_COLUMNS)):
             inside = self._span.holds(chunk["start_ns"])
             for replica in np.unique(chunk["replica"][inside]).tolist():
                 rows = np.flatnonzero(inside & (chunk["replica"] == replica))
@@ -240,7 +236,7 @@ class _Timeline:
     def _of_replica(self, chunk: Columns, rows: Any, counter: Counters) -> Iterator[str]:
         thread = f'"pid":{counter.process},"tid":{_STEPS_THREAD}'
         steps = zip(*(chunk[name][rows].tolist() for name in _STEP), strict=True)
-        uses = zip(*(chunk[name][rows].tolist() for name in _KV), strict=True)
+        uses = zip(*(chunk[name][rows].tolist() for name in SLOT_COLUMNS), strict=True)
         for step, use in zip(steps, uses, strict=True):
             start_ns, duration_ns = step[:2]
             if counter.end_ns < start_ns:

@@ -10,12 +10,11 @@ from kvsim.export.span import Ints
 from kvsim.metrics.cut import YIELDED_AT_THE_END, cut_events, cut_steps
 from kvsim.metrics.gaps import step_gaps
 from kvsim.table_files import chunks
-from kvsim.tables import EVENT_KINDS, LOSSES, RETURNS, Columns
+from kvsim.tables import EVENT_KINDS, LOSSES, RETURNS, SLOT_COLUMNS, Columns
 
 _DELAYED = EVENT_KINDS.index("delayed")
 _ENDS = ("replica", "start_ns", "duration_ns", *YIELDED_AT_THE_END)
 _OWNED = ("kv_held_tokens", "kv_to_come_tokens", "kv_inside_tokens")
-_KV = (*_OWNED, "kv_rounding_tokens", "kv_holes_tokens", "kv_reusable_tokens", "kv_free_tokens")
 
 
 class Totals:
@@ -103,7 +102,7 @@ def levels(steps: Columns, engines: int, at_ns: Ints) -> dict[str, NDArray[Any]]
         "waiting": np.zeros(shape, dtype=np.int64),
         "usage": np.zeros(shape),
     }
-    read = ("replica", "start_ns", "duration_ns", "running_seqs", "waiting_seqs", *_KV)
+    read = ("replica", "start_ns", "duration_ns", "running_seqs", "waiting_seqs", *SLOT_COLUMNS)
     for chunk in chunks(steps, read):
         for engine in np.unique(chunk["replica"]).tolist():
             rows = np.flatnonzero(chunk["replica"] == engine)
@@ -112,7 +111,7 @@ def levels(steps: Columns, engines: int, at_ns: Ints) -> dict[str, NDArray[Any]]
             begun = places >= 0
             rows = rows[places[begun]]
             runs = chunk["start_ns"][rows] + chunk["duration_ns"][rows] > at_ns[begun]
-            capacity = _sum(chunk, _KV, rows)
+            capacity = _sum(chunk, SLOT_COLUMNS, rows)
             found["running"][engine, begun] = chunk["running_seqs"][rows] * runs
             found["waiting"][engine, begun] = chunk["waiting_seqs"][rows] * runs
             found["usage"][engine, begun] = _sum(chunk, _OWNED, rows) * runs / capacity

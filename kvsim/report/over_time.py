@@ -31,7 +31,7 @@ from kvsim.report.inputs import Variant
 from kvsim.report.series import Ints, Reduced, Timeline, extent_ns, reduced, timeline
 from kvsim.report.time_axis import TimeAxis
 from kvsim.table_files import chunks
-from kvsim.tables import LOSSES, SLOT_USES, Columns
+from kvsim.tables import FREE, LOSSES, SLOT_COLUMNS, Columns
 
 # How the uses of KV slots look, in the order of `kvsim.tables.SLOT_USES`, from the bottom of the
 # stack: words, color, fill pattern.
@@ -49,15 +49,15 @@ BARS = 60
 
 
 def slot_uses(steps: Columns) -> tuple[int, Iterator[Timeline]]:
-    """Return the KV slots of all replicas, and their uses over time in the order of `SLOT_USES`."""
-    names = [f"kv_{use}_tokens" for use in SLOT_USES]
+    """Return the KV slots of all replicas, and their uses over time in the order of `SLOT_LOOKS`."""
     slots: dict[int, int] = {}
-    for chunk in islice(chunks(steps, ("replica", *names)), _chunks_with_all_replicas(steps)):
+    enough = _chunks_with_all_replicas(steps)
+    for chunk in islice(chunks(steps, ("replica", *SLOT_COLUMNS)), enough):
         replicas, firsts = np.unique(chunk["replica"], return_index=True)
-        pools = np.sum([chunk[name][firsts] for name in names], axis=0)
+        pools = np.sum([chunk[name][firsts] for name in SLOT_COLUMNS], axis=0)
         slots |= zip(replicas.tolist(), pools.tolist(), strict=True)
     capacity = sum(slots.values())
-    parts = timeline(steps, names[:-1], lasting=("kv_reusable_tokens",))
+    parts = timeline(steps, SLOT_COLUMNS[:-1], lasting=("kv_reusable_tokens",))
     return capacity, (_with_free(part, capacity) for part in parts)
 
 
@@ -83,8 +83,7 @@ def occupancy(variants: Sequence[Variant], time: TimeAxis) -> Chart:
     uses = []
     for variant in variants:
         capacity, parts = slot_uses(variant.steps)
-        free = len(SLOT_USES) - 1
-        uses.append((capacity, reduced(parts, extent_ns(variant.steps), [free], time.divisions())))
+        uses.append((capacity, reduced(parts, extent_ns(variant.steps), [FREE], time.divisions())))
     data: list[dict[str, Any]] = []
     for place, (capacity, use) in enumerate(uses):
         data += _stack(use.drawn[0], capacity, time, place)
