@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim import memory_map
-from kvsim.engine.allocators._slot_runs import FREE, HELD, HOLES, INSIDE, NOBODY, SlotRuns, runs_of
+from kvsim.engine.allocators._slot_runs import NOBODY, SlotRuns, runs_of
 from kvsim.engine.cluster import Cluster
 from kvsim.memory_map import Scene, in_cells, look_on, variants_seen
 from kvsim.rundir.read import open_run
@@ -18,7 +18,7 @@ from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
 from kvsim.simulate import fleet_of
 from kvsim.study.point import KeptTables
-from kvsim.tables import MAP_TABLES, SLOT_USES
+from kvsim.tables import FREE, HELD, HOLES, INSIDE, MAP_TABLES, SLOT_USES
 from tests.disk import contents
 
 SCENARIO = """\

@@ -49,7 +49,7 @@ BARS = 60
 
 
 def slot_uses(steps: Columns) -> tuple[int, Iterator[Timeline]]:
-    """Return the KV slots of all replicas, and their uses over time in the order of `SLOT_LOOKS`."""
+    """Return the KV slots of all replicas, and their uses over time; see `SLOT_LOOKS`."""
     slots: dict[int, int] = {}
     enough = _chunks_with_all_replicas(steps)
     for chunk in islice(chunks(steps, ("replica", *SLOT_COLUMNS)), enough):
