@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.engine.allocators._slot_runs import FREE, HOLES, NOBODY, REUSABLE, SlotRuns
+from kvsim.engine.allocators._slot_runs import NOBODY, SlotRuns
 from kvsim.engine.cluster import Cluster, Fleet
 from kvsim.scenario.variant import ResolvedVariant
 from kvsim.simulate import Simulated, fleet_of
 from kvsim.table_files import TableWriter, chunks
-from kvsim.tables import MAP_TABLES, SLOT_USES, Columns
+from kvsim.tables import FREE, HOLES, MAP_TABLES, REUSABLE, SLOT_USES, Columns
 from kvsim.workload.replay import as_sent, order_sent
 from kvsim.workload.requests import RequestTable
 
@@ -60,7 +60,7 @@ def write_memory_map(
     Raises:
         OSError: The disk refuses.
     """
-    names = chosen(variants)
+    names = variants_seen(variants)
     scenes = {
         name: Scene.of(fleet_of(variants[name]), requests, tables[name], simulated[name])
         for name in names
@@ -78,7 +78,7 @@ def write_memory_map(
             writers["memory_map"].write(name, _map_rows(looks))
 
 
-def chosen(variants: Mapping[str, ResolvedVariant]) -> list[str]:
+def variants_seen(variants: Mapping[str, ResolvedVariant]) -> list[str]:
     """Return the variants that are looked at: the base, and first those of another layout."""
     base, *others = variants
     layout = variants[base].scenario.kv_cache

@@ -36,8 +36,13 @@ EVENT_KINDS = (
     *("preempted", "resumed", "rejected", "evicted", "compacted"),
     *("swapped_out", "swapped_in", "delayed"),
 )
+# Codes of the events with which a request loses its KV cache, and of those with which it goes on.
+LOSSES = [EVENT_KINDS.index(kind) for kind in ("preempted", "swapped_out")]
+RETURNS = [EVENT_KINDS.index(kind) for kind in ("resumed", "swapped_in")]
 # What a KV slot is used for; `steps` has a column kv_USE_tokens of each.
 SLOT_USES = ("held", "to_come", "inside", "rounding", "holes", "reusable", "free")
+HELD, TO_COME, INSIDE, ROUNDING, HOLES, REUSABLE, FREE = range(len(SLOT_USES))
+SLOT_COLUMNS = tuple(f"kv_{use}_tokens" for use in SLOT_USES)
 
 REQUESTS = (
     Column("request", "count", "Number of the request as it was drawn, from 0; retries come after"),

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim import memory_map
-from kvsim.engine.allocators._slot_runs import FREE, HELD, HOLES, INSIDE, NOBODY, SlotRuns, runs_of
+from kvsim.engine.allocators._slot_runs import NOBODY, SlotRuns, runs_of
 from kvsim.engine.cluster import Cluster
-from kvsim.memory_map import Scene, chosen, in_cells, look_on
+from kvsim.memory_map import Scene, in_cells, look_on, variants_seen
 from kvsim.rundir.read import open_run
 from kvsim.rundir.write import run_into, with_memory_map
 from kvsim.scenario.load import load_scenario
@@ -18,7 +18,7 @@ from kvsim.scenario.requests import draw_requests
 from kvsim.scenario.resolve import resolve_all
 from kvsim.simulate import fleet_of
 from kvsim.study.point import KeptTables
-from kvsim.tables import MAP_TABLES, SLOT_USES
+from kvsim.tables import FREE, HELD, HOLES, INSIDE, MAP_TABLES, SLOT_USES
 from tests.disk import contents
 
 SCENARIO = """\
@@ -159,7 +159,7 @@ def seen(folder, **case):
 
 def test_base_and_another_layout_are_looked_at_before_more_of_the_same(tmp_path):
     _, variants, _ = scenario(tmp_path, more=VARIANTS)
-    assert chosen(variants) == ["base", "contiguous", "small"]
+    assert variants_seen(variants) == ["base", "contiguous", "small"]
 
 
 def test_all_variants_are_seen_at_the_same_instants_and_the_map_adds_up(tmp_path, monkeypatch):
@@ -170,7 +170,7 @@ def test_all_variants_are_seen_at_the_same_instants_and_the_map_adds_up(tmp_path
     base_ns = run.tables["base"]["memory_looks"]["time_ns"]
     assert len(base_ns) == memory_map.LOOKS
     assert len(set(np.diff(base_ns).tolist())) <= 2  # but for rounding
-    longest_ns = max(ran.simulated[name].totals.end_ns for name in chosen(ran.variants))
+    longest_ns = max(ran.simulated[name].totals.end_ns for name in variants_seen(ran.variants))
     assert abs(base_ns[0] + base_ns[-1] - longest_ns) <= 2  # the middles of equal spans of the run
     for name in ("base", "contiguous", "small"):
         looks, rows = dict(run.tables[name]["memory_looks"]), dict(run.tables[name]["memory_map"])

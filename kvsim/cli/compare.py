@@ -10,7 +10,6 @@ import typer
 if TYPE_CHECKING:
     from kvsim.compare.figures import Against
     from kvsim.compare.sides import Side
-    from kvsim.report.figure import Table
 
 
 def compare(
@@ -60,10 +59,11 @@ def _as_text(found: "Sequence[Against]", html: Path | None) -> str:
     """Return what the terminal shows, at most 80 columns wide where names allow it."""
     from kvsim.cli.text import aligned, wrapped
     from kvsim.compare.answer import headline, noise, remarks
+    from kvsim.compare.figures import sides_of
     from kvsim.compare.sides import LETTERS
     from kvsim.compare.tables import slo_table
 
-    sides = [found[0].base, *(one.other for one in found)]
+    sides = sides_of(found)
     blocks = ["\n".join(wrapped(headline(one)) for one in found)]
     blocks.append("\n".join(f"{LETTERS[i]}  {side.name}" for i, side in enumerate(sides)))
     for letter, one in zip(LETTERS[1:], found, strict=False):
@@ -106,26 +106,21 @@ def _configurations(sides: "Sequence[Side]") -> list[str]:
 def _as_markdown(found: "Sequence[Against]") -> str:
     """Return the answer, the figures that differ, the targets and the settings."""
     from kvsim.compare.answer import headline, noise, remarks
+    from kvsim.compare.figures import sides_of
     from kvsim.compare.tables import apart, configuration, difference_table, slo_table
-    from kvsim.report.markdown import escaped
+    from kvsim.report.markdown import escaped, markdown_table
 
-    sides = [found[0].base, *(one.other for one in found)]
+    sides = sides_of(found)
     names = [side.name for side in sides]
     blocks = [f"**{escaped(headline(one))}**" for one in found]
     for one in found:
         table = difference_table(apart(one), (one.base.name, one.other.name))
-        blocks += [_table(table)] if table.rows else []
+        blocks += [markdown_table(table.header, table.rows)] if table.rows else []
         blocks += [escaped(text) for text in (noise(one.changes), *remarks(one)) if text]
     targets = slo_table(sides, names)
-    blocks += [_table(targets)] if targets else []
+    blocks += [markdown_table(targets.header, targets.rows)] if targets else []
     settings = configuration(sides)
-    blocks += ["What differs in the configuration:", _table(settings)] if settings.rows else []
+    if settings.rows:
+        blocks.append("What differs in the configuration:")
+        blocks.append(markdown_table(settings.header, settings.rows))
     return "\n\n".join(blocks)
-
-
-def _table(table: "Table") -> str:
-    from kvsim.report.markdown import escaped
-
-    lines = [[escaped(cell) for cell in row] for row in (table.header, *table.rows)]
-    lines.insert(1, ["---", *(["---:"] * (len(table.header) - 1))])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -9,7 +9,6 @@ from kvsim.metrics.classes import all_targets, class_table, met_word
 from kvsim.metrics.summary import certainty, compare
 from kvsim.report import headline
 from kvsim.report.figure import short_name
-from kvsim.report.inputs import Variant
 from kvsim.rundir.read import REPORT, Run
 from kvsim.scenario.schema import BASE
 from kvsim.units import format_duration
@@ -39,9 +38,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
 
 def _cost(run: Run) -> str:
     """Say what the base costs, as the report does."""
-    tables, inputs = run.tables[BASE], run.manifest["variants"][BASE]
-    facts = tables["requests"], tables["steps"], tables["events"], inputs
-    words = headline.cost(Variant(BASE, run.summaries[BASE], *facts))
+    words = headline.cost(run.summaries[BASE], run.manifest["variants"][BASE])
     return words[:1].lower() + words[1:]
 
 

@@ -10,7 +10,7 @@ from kvsim.compare.change import Change
 from kvsim.compare.figures import Against
 from kvsim.compare.pairs import shares
 from kvsim.compare.parts import Floats
-from kvsim.compare.tables import apart, better, difference_table
+from kvsim.compare.tables import SHARE_HEADER, apart, better, difference_table, share_cells
 from kvsim.metrics.catalog import metric_of, percent
 from kvsim.report.figure import (
     GRAY,
@@ -247,10 +247,5 @@ def _diagonal(span: Sequence[float]) -> dict[str, Any]:
 
 
 def _pair_table(latency: str, found: Sequence[Against]) -> Table:
-    rows = []
-    for one in found:
-        those = shares(one.pairs, latency) if one.pairs else None
-        if those is not None:
-            parts = (percent(share) for share in (those.faster, those.slower, those.same))
-            rows.append([one.other.name, f"{those.count:,}", *parts])
-    return Table(["run", "requests", "faster", "slower", "the same"], rows)
+    rows = [[one.other.name, *cells] for one in found if (cells := share_cells(one.pairs, latency))]
+    return Table(["run", *SHARE_HEADER], rows)

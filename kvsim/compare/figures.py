@@ -1,6 +1,6 @@
 """Every figure of a run beside the base's, by what the two runs have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,6 +56,11 @@ class Against:
     def change(self, name: str) -> Change | None:
         """Return the change of a figure, None if neither run has it."""
         return next((change for change in self.changes if change.name == name), None)
+
+
+def sides_of(found: Sequence[Against]) -> list[Side]:
+    """Return all runs of a comparison, the base first."""
+    return [found[0].base, *(one.other for one in found)]
 
 
 def against(base: Side, other: Side) -> Against:

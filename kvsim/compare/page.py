@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kvsim.compare.answer import headline, noise, remarks
 from kvsim.compare.charts import difference_chart, pair_charts
-from kvsim.compare.figures import Against
+from kvsim.compare.figures import Against, sides_of
 from kvsim.compare.sides import Side
 from kvsim.compare.tables import (
     apart,
@@ -65,11 +65,6 @@ def build_page(found: Sequence[Against], command: str) -> str:
         method=METHOD,
         command=command,
     )
-
-
-def sides_of(found: Sequence[Against]) -> list[Side]:
-    """Return all runs of a comparison, the base first."""
-    return [found[0].base, *(one.other for one in found)]
 
 
 def _names(one: Against) -> tuple[str, str]:

@@ -160,18 +160,25 @@ def _class_change(figure: str, name: str, classes: Sequence[Mapping[str, Any]]) 
 # Requests
 
 
-def share_table(one: Against) -> Table | None:
-    """Show how many requests got faster and slower; None if the requests are not the same."""
-    if one.pairs is None:
+SHARE_HEADER = ("requests", "faster", "slower", "the same")
+
+
+def share_cells(pairs: Pairs | None, latency: str) -> list[str] | None:
+    """Show how many requests got faster and slower; None if none has the latency in both runs."""
+    found = shares(pairs, latency) if pairs else None
+    if found is None:
         return None
-    rows = []
-    for latency in LATENCIES:
-        found = shares(one.pairs, latency)
-        if found is not None:
-            label = metric_of(f"{latency}_p50_s").label.removesuffix(" p50")
-            parts = (percent(share) for share in (found.faster, found.slower, found.same))
-            rows.append([label, f"{found.count:,}", *parts])
-    return Table(["", "requests", "faster", "slower", "the same"], rows) if rows else None
+    return [f"{found.count:,}", *map(percent, (found.faster, found.slower, found.same))]
+
+
+def share_table(one: Against) -> Table | None:
+    """Show that of each latency; None if the requests are not the same."""
+    rows = [
+        [metric_of(f"{latency}_p50_s").label.removesuffix(" p50"), *cells]
+        for latency in LATENCIES
+        if (cells := share_cells(one.pairs, latency))
+    ]
+    return Table(["", *SHARE_HEADER], rows) if rows else None
 
 
 def worst_table(one: Against, names: tuple[str, str]) -> Table | None:

@@ -21,10 +21,10 @@ from kvsim.engine.schedulers import WaitingQueue
 from kvsim.engine.schedulers.vllm import VllmScheduler
 from kvsim.errors import require
 from kvsim.tables import TABLES
+from kvsim.units import NS_PER_MS
 from kvsim.workload.requests import RequestTable, Segments
 
 STALLED = "stalled: nothing can be scheduled and no arrivals are left"
-NS_PER_MS = 1_000_000
 
 Values = dict[str, Any]  # by name of the field, as a recording holds them
 

@@ -6,12 +6,10 @@ in it: prefill, decode, and what they lost to preemptions. Waiting is drawn as a
 which viewers stack by themselves, and the KV cache and the queue are counters.
 
 Format: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
-Times are microseconds there; nanoseconds are written as exact decimals.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import IO, Any
 
@@ -19,9 +17,10 @@ import numpy as np
 
 from kvsim.export.lives import Lives, Phase, lives, losses, slots
 from kvsim.export.span import Span, end_ns, engines_of
+from kvsim.export.trace_events import Counters, metadata_event, microseconds, slice_event
 from kvsim.rundir.read import Run
 from kvsim.table_files import chunks
-from kvsim.tables import EVENT_KINDS, HEAD_LACKS, OUTCOMES, Columns, tables_of
+from kvsim.tables import EVENT_KINDS, HEAD_LACKS, OUTCOMES, SLOT_COLUMNS, Columns, tables_of
 
 _STEPS_THREAD, _EVENTS_THREAD, _FIRST_SLOT = 1, 2, 3
 _NO_REPLICA = -1
@@ -39,10 +38,6 @@ _COLORS = {
 _STEP = (
     *("start_ns", "duration_ns", "step", "prefill_seqs", "prefill_tokens", "decode_seqs"),
     *("running_seqs", "waiting_seqs", "preempted_seqs", "head_lacks"),
-)
-_KV = (
-    *("kv_held_tokens", "kv_to_come_tokens", "kv_inside_tokens", "kv_rounding_tokens"),
-    *("kv_holes_tokens", "kv_reusable_tokens", "kv_free_tokens"),
 )
 _REQUEST = (
     *("prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "recomputed_tokens"),
@@ -90,12 +85,6 @@ def write_chrome_trace(run: Run, file: IO[str], variants: Sequence[str], span: S
     return written
 
 
-def _us(ns: int) -> str:
-    """Show nanoseconds as microseconds, exactly."""
-    whole, rest = divmod(ns, 1000)
-    return f"{whole}.{rest:03d}" if rest else f"{whole}"
-
-
 class _Timeline:
     """The events of one variant, each as JSON."""
 
@@ -128,8 +117,8 @@ class _Timeline:
         for replica in [*range(self._engines), *outside]:
             name = "no replica" if replica == _NO_REPLICA else f"replica {replica}"
             process = self._process(replica)
-            yield _metadata("process_name", process, 0, {"name": self._prefix + name})
-            yield _metadata("process_sort_index", process, 0, {"sort_index": process})
+            yield metadata_event("process_name", process, 0, {"name": self._prefix + name})
+            yield metadata_event("process_sort_index", process, 0, {"sort_index": process})
             if replica == _NO_REPLICA:
                 yield from self._thread(process, _EVENTS_THREAD, "events")
                 continue
@@ -141,8 +130,8 @@ class _Timeline:
 
     @staticmethod
     def _thread(process: int, thread: int, name: str) -> Iterator[str]:
-        yield _metadata("thread_name", process, thread, {"name": name})
-        yield _metadata("thread_sort_index", process, thread, {"sort_index": thread})
+        yield metadata_event("thread_name", process, thread, {"name": name})
+        yield metadata_event("thread_sort_index", process, thread, {"sort_index": thread})
 
     def _process(self, replica: int) -> int:
         return self._first_process + (self._engines if replica == _NO_REPLICA else replica)
@@ -169,8 +158,8 @@ class _Timeline:
             at = f'"pid":{process},"tid":{_EVENTS_THREAD},"ts":'
             args = f'"args":{{"request":{number}}}'
             color = _COLORS[cut.name]
-            yield f'{{"ph":"b",{who},{at}{_us(cut.from_ns)},"cname":"{color}",{args}}}'
-            yield f'{{"ph":"e",{who},{at}{_us(cut.to_ns)}}}'
+            yield f'{{"ph":"b",{who},{at}{microseconds(cut.from_ns)},"cname":"{color}",{args}}}'
+            yield f'{{"ph":"e",{who},{at}{microseconds(cut.to_ns)}}}'
 
     def _service(self, thread: str, place: int, lost: Sequence[Phase]) -> Iterator[str]:
         """Yield a request's slice in its slot, and its phases inside of it."""
@@ -181,13 +170,13 @@ class _Timeline:
         if cut is None:
             return
         args = json.dumps(self._args(place, number), separators=(",", ":"))
-        slice_ = _slice(f"request {number}", "request", cut, thread)
+        slice_ = slice_event(f"request {number}", "request", cut, thread)
         yield f'{slice_},"args":{args}}}'
         for phase in found.in_slot(place, lost):
             part = self._inside(phase)
             if part is not None:
                 color = _COLORS[part.name]
-                yield f'{_slice(part.name, "phase", part, thread)},"cname":"{color}"}}'
+                yield f'{slice_event(part.name, "phase", part, thread)},"cname":"{color}"}}'
 
     def _args(self, place: int, number: int) -> dict[str, Any]:
         values = {name: column[place] for name, column in self._about.items()}
@@ -222,7 +211,9 @@ class _Timeline:
             yield self._mark("timed out", int(found.gone_ns[place]), replica, number)
 
     def _mark(self, name: str, time_ns: int, replica: int, request: int, more: str = "") -> str:
-        where = f'"pid":{self._process(replica)},"tid":{_EVENTS_THREAD},"ts":{_us(time_ns)}'
+        where = (
+            f'"pid":{self._process(replica)},"tid":{_EVENTS_THREAD},"ts":{microseconds(time_ns)}'
+        )
         args = f'"args":{{"request":{request}{more}}}'
         return f'{{"ph":"i","s":"t","cat":"event","name":"{name}",{where},{args}}}'
 
@@ -230,22 +221,22 @@ class _Timeline:
 
     def _steps(self) -> Iterator[str]:
         """Yield a slice for each step, and counters where they change, replica by replica."""
-        counters: dict[int, _Counters] = {}
-        for chunk in chunks(self._tables["steps"], ("replica", *_STEP, *_KV)):
+        counters: dict[int, Counters] = {}
+        for chunk in chunks(self._tables["steps"], ("replica", *_STEP, *SLOT_COLUMNS)):
             inside = self._span.holds(chunk["start_ns"])
             for replica in np.unique(chunk["replica"][inside]).tolist():
                 rows = np.flatnonzero(inside & (chunk["replica"] == replica))
                 rows = rows[np.argsort(chunk["start_ns"][rows], kind="stable")]
-                counter = counters.setdefault(replica, _Counters(self._process(replica)))
+                counter = counters.setdefault(replica, Counters(self._process(replica)))
                 yield from self._of_replica(chunk, rows, counter)
         for counter in counters.values():
             if counter.end_ns < self._span.to_ns:
                 yield from counter.pause()
 
-    def _of_replica(self, chunk: Columns, rows: Any, counter: "_Counters") -> Iterator[str]:
+    def _of_replica(self, chunk: Columns, rows: Any, counter: Counters) -> Iterator[str]:
         thread = f'"pid":{counter.process},"tid":{_STEPS_THREAD}'
         steps = zip(*(chunk[name][rows].tolist() for name in _STEP), strict=True)
-        uses = zip(*(chunk[name][rows].tolist() for name in _KV), strict=True)
+        uses = zip(*(chunk[name][rows].tolist() for name in SLOT_COLUMNS), strict=True)
         for step, use in zip(steps, uses, strict=True):
             start_ns, duration_ns = step[:2]
             if counter.end_ns < start_ns:
@@ -266,64 +257,10 @@ def _step(
     decode_seqs, running, waiting, preempted, lacks = counts
     kind = ("mixed" if decode_seqs else "prefill") if prefill_seqs else "decode"
     kind = kind if prefill_seqs or decode_seqs else "idle"
-    slice_ = _slice(kind, "step", Phase(kind, start_ns, start_ns + duration_ns), thread)
+    slice_ = slice_event(kind, "step", Phase(kind, start_ns, start_ns + duration_ns), thread)
     return (
         f'{slice_},"cname":"{_COLORS[kind]}","args":{{"step":{step},'
         f'"prefill_tokens":{prefill_tokens},"prefill_seqs":{prefill_seqs},'
         f'"decode_tokens":{decode_seqs},"running":{running},"waiting":{waiting},'
         f'"preempted":{preempted},"head_lacks":"{HEAD_LACKS[lacks]}"}}}}'
-    )
-
-
-def _slice(name: str, category: str, phase: Phase, thread: str) -> str:
-    """Return a complete event without its end: arguments may follow."""
-    time = f'"ts":{_us(phase.from_ns)},"dur":{_us(phase.to_ns - phase.from_ns)}'
-    return f'{{"ph":"X","cat":"{category}","name":"{name}",{thread},{time}'
-
-
-def _metadata(kind: str, process: int, thread: int, args: dict[str, Any]) -> str:
-    event = {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": args}
-    return json.dumps(event, separators=(",", ":"))
-
-
-@dataclass(slots=True)
-class _Counters:
-    """Queue and KV cache of one replica; told where they change."""
-
-    process: int
-    end_ns: int = 0
-    _queue: tuple[int, int] = (-1, -1)
-    _use: tuple[int, ...] = ()
-
-    def take(
-        self, start_ns: int, end_ns: int, running: int, waiting: int, use: tuple[int, ...]
-    ) -> Iterator[str]:
-        """Take the state during a step."""
-        self.end_ns = max(self.end_ns, end_ns)
-        if (running, waiting) != self._queue:
-            self._queue = running, waiting
-            yield self._told("requests", start_ns, f'"running":{running},"waiting":{waiting}')
-        if use != self._use:
-            self._use = use
-            yield self._told("KV cache tokens", start_ns, _uses(use))
-
-    def pause(self) -> Iterator[str]:
-        """Tell what is left when the last step has ended: what can be found in the prefix cache."""
-        if not self._use:  # nothing ran yet
-            return
-        *_, reusable, _ = self._use
-        nothing = (0,) * (len(self._use) - 2)
-        use = (*nothing, reusable, sum(self._use) - reusable)
-        yield from self.take(self.end_ns, self.end_ns, 0, 0, use)
-
-    def _told(self, name: str, time_ns: int, args: str) -> str:
-        where = f'"pid":{self.process},"tid":0,"ts":{_us(time_ns)}'
-        return f'{{"ph":"C","name":"{name}",{where},"args":{{{args}}}}}'
-
-
-def _uses(use: tuple[int, ...]) -> str:
-    held, to_come, inside, rounding, holes, reusable, free = use
-    wasted = inside + rounding + holes
-    return (
-        f'"held":{held},"reserved":{to_come},"wasted":{wasted},"reusable":{reusable},"free":{free}'
     )

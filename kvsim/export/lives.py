@@ -8,10 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.export.span import Ints, Span
-from kvsim.tables import EVENT_KINDS, Columns
-
-_LOST = [EVENT_KINDS.index(kind) for kind in ("preempted", "swapped_out")]
-_BACK = [EVENT_KINDS.index(kind) for kind in ("resumed", "swapped_in")]
+from kvsim.tables import LOSSES, RETURNS, Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,7 @@ def losses(events: Columns, found: Lives) -> dict[int, list[Phase]]:
     Each such phase lies within the prefill or within the decoding of its request.
     """
     kinds = events["event"]
-    told = np.flatnonzero(np.isin(kinds, _LOST + _BACK))
+    told = np.flatnonzero(np.isin(kinds, LOSSES + RETURNS))
     numbers = events["request"][told]
     if not len(found.number):
         return {}
@@ -136,7 +133,7 @@ def losses(events: Columns, found: Lives) -> dict[int, list[Phase]]:
     mine = found.number[places] == numbers
     told, places = told[mine], places[mine]
     order = np.lexsort((told, events["time_ns"][told], places))
-    lost = np.isin(kinds[told[order]], _LOST).tolist()
+    lost = np.isin(kinds[told[order]], LOSSES).tolist()
     times = events["time_ns"][told[order]].tolist()
     by_place: dict[int, list[tuple[int, bool]]] = {}
     for place, time_ns, is_lost in zip(places[order].tolist(), times, lost, strict=True):

@@ -10,14 +10,11 @@ from kvsim.export.span import Ints
 from kvsim.metrics.cut import YIELDED_AT_THE_END, cut_events, cut_steps
 from kvsim.metrics.gaps import step_gaps
 from kvsim.table_files import chunks
-from kvsim.tables import EVENT_KINDS, Columns
+from kvsim.tables import EVENT_KINDS, LOSSES, RETURNS, SLOT_COLUMNS, Columns
 
-_PREEMPTED = [EVENT_KINDS.index(kind) for kind in ("preempted", "swapped_out")]
-_ONE_LATE = [EVENT_KINDS.index(kind) for kind in ("resumed", "swapped_in")]
 _DELAYED = EVENT_KINDS.index("delayed")
 _ENDS = ("replica", "start_ns", "duration_ns", *YIELDED_AT_THE_END)
 _OWNED = ("kv_held_tokens", "kv_to_come_tokens", "kv_inside_tokens")
-_KV = (*_OWNED, "kv_rounding_tokens", "kv_holes_tokens", "kv_reusable_tokens", "kv_free_tokens")
 
 
 class Totals:
@@ -67,7 +64,7 @@ def token_gaps(steps: Columns, events: Columns, end_ns: int | None, totals: Tota
         totals.add(chunk["replica"][some], ends_ns[some], durations_ns[some], tokens[some])
     told = events if end_ns is None else cut_events(events, end_ns)
     kinds = told["event"]
-    tokens = np.where(kinds == _DELAYED, told["tokens"], np.isin(kinds, _ONE_LATE))
+    tokens = np.where(kinds == _DELAYED, told["tokens"], np.isin(kinds, RETURNS))
     some = tokens > 0
     where = told["replica"][some], told["time_ns"][some]
     totals.add(*where, told["gap_ns"][some], tokens[some].astype(np.int64))
@@ -86,7 +83,7 @@ def step_tokens(steps: Columns, end_ns: int | None, totals: Totals) -> Totals:
 
 def preemptions(events: Columns, totals: Totals) -> Totals:
     """Count how often a sequence lost its KV cache."""
-    lost = np.isin(events["event"], _PREEMPTED)
+    lost = np.isin(events["event"], LOSSES)
     engines, times_ns = events["replica"][lost], events["time_ns"][lost]
     totals.add(engines, times_ns, np.ones(len(times_ns), dtype=np.int64))
     return totals.done()
@@ -105,7 +102,7 @@ def levels(steps: Columns, engines: int, at_ns: Ints) -> dict[str, NDArray[Any]]
         "waiting": np.zeros(shape, dtype=np.int64),
         "usage": np.zeros(shape),
     }
-    read = ("replica", "start_ns", "duration_ns", "running_seqs", "waiting_seqs", *_KV)
+    read = ("replica", "start_ns", "duration_ns", "running_seqs", "waiting_seqs", *SLOT_COLUMNS)
     for chunk in chunks(steps, read):
         for engine in np.unique(chunk["replica"]).tolist():
             rows = np.flatnonzero(chunk["replica"] == engine)
@@ -114,7 +111,7 @@ def levels(steps: Columns, engines: int, at_ns: Ints) -> dict[str, NDArray[Any]]
             begun = places >= 0
             rows = rows[places[begun]]
             runs = chunk["start_ns"][rows] + chunk["duration_ns"][rows] > at_ns[begun]
-            capacity = _sum(chunk, _KV, rows)
+            capacity = _sum(chunk, SLOT_COLUMNS, rows)
             found["running"][engine, begun] = chunk["running_seqs"][rows] * runs
             found["waiting"][engine, begun] = chunk["waiting_seqs"][rows] * runs
             found["usage"][engine, begun] = _sum(chunk, _OWNED, rows) * runs / capacity

@@ -16,10 +16,9 @@ from kvsim.metrics import RunContext
 from kvsim.metrics.cut import YIELDED_AT_THE_END, cut_steps
 from kvsim.metrics.sample import Sample
 from kvsim.table_files import batches, row_count
-from kvsim.tables import EVENT_KINDS, Columns
+from kvsim.tables import EVENT_KINDS, RETURNS, Columns
 from kvsim.units import NS_PER_S
 
-_ONE_LONGER = [EVENT_KINDS.index(kind) for kind in ("resumed", "swapped_in")]
 _DELAYED = EVENT_KINDS.index("delayed")
 _READ = ("start_ns", "duration_ns", *YIELDED_AT_THE_END)
 _BATCH_ROWS = 65_536
@@ -80,7 +79,7 @@ def step_gaps(steps: Columns, warmup_ns: int) -> tuple[Ints, Ints]:
 def event_gaps(events: Columns, warmup_ns: int) -> tuple[Ints, Ints]:
     """Return the gaps around preemptions and pauses that end after the warm-up."""
     kinds, after = events["event"], events["time_ns"] >= warmup_ns
-    counts = np.where(kinds == _DELAYED, events["tokens"], np.isin(kinds, _ONE_LONGER))
+    counts = np.where(kinds == _DELAYED, events["tokens"], np.isin(kinds, RETURNS))
     told = after & (counts > 0)
     return events["gap_ns"][told], counts[told].astype(np.int64)
 

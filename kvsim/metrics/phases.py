@@ -27,15 +27,13 @@ from kvsim.metrics import RunContext, StepCosts
 from kvsim.metrics.catalog import PHASE_METRICS
 from kvsim.metrics.latency import FINISHED
 from kvsim.table_files import chunks
-from kvsim.tables import EVENT_KINDS, Columns
+from kvsim.tables import LOSSES, RETURNS, Columns
 from kvsim.units import NS_PER_S
 
 PHASES = tuple(name.removesuffix("_s") for name in PHASE_METRICS)
 QUANTILES = {"p50": 0.5, "p95": 0.95}
 BAND = 0.025  # of the requests, to each side
 
-_LOSSES = [EVENT_KINDS.index(kind) for kind in ("preempted", "swapped_out")]
-_RETURNS = [EVENT_KINDS.index(kind) for kind in ("resumed", "swapped_in")]
 _STAMPS = ("arrival_ns", "queued_ns", "admitted_ns", "first_token_ns", "finish_ns")
 _OF_CHUNKS = (
     "prefill_seqs",
@@ -136,7 +134,7 @@ def _lost_ns(requests: Mapping[str, Ints], events: Columns) -> Ints:
     With all of the prompt computed the first token is on its way, and comes nonetheless (R42).
     """
     lost_ns = requests["first_token_ns"].copy()
-    place, chosen = _places(requests["request"], events, _LOSSES)
+    place, chosen = _places(requests["request"], events, LOSSES)
     early = events["tokens"][chosen] < requests["prompt_tokens"][place]
     np.minimum.at(lost_ns, place[early], events["time_ns"][chosen][early])
     return lost_ns
@@ -144,7 +142,7 @@ def _lost_ns(requests: Mapping[str, Ints], events: Columns) -> Ints:
 
 def _gaps(numbers: Ints, events: Columns) -> tuple[Ints, Ints, Ints]:
     """Return the gaps around preemptions: place of the request, end, and length."""
-    place, chosen = _places(numbers, events, _RETURNS)
+    place, chosen = _places(numbers, events, RETURNS)
     return place, events["time_ns"][chosen], events["gap_ns"][chosen]
 
 

@@ -14,6 +14,7 @@ from kvsim.report.figure import (
     axis,
     layout,
     plotly_text,
+    sentence,
 )
 
 Row = Mapping[str, Any]
@@ -75,14 +76,14 @@ def _gains(base: Row, seen: Sequence[Row]) -> str:
     if not gains:
         return "No change that was tried surely lets more load fit."
     best = gains[0]
-    sentence = f"{_capitalized(best['change'])}: {times(best)} the load fits"
+    said = sentence(f"{best['change']}: {times(best)} the load fits")
     as_large = [row for row in gains if not needs_more(row, base)]
     if not needs_more(best, base):
-        return f"{sentence}."
+        return f"{said}."
     if not as_large:
-        return f"{sentence}; nothing surely helps without more GPUs."
+        return f"{said}; nothing surely helps without more GPUs."
     other = as_large[0]
-    return f"{sentence}; without more GPUs, {other['change']}: {times(other)}."
+    return f"{said}; without more GPUs, {other['change']}: {times(other)}."
 
 
 def _without_base(base: Row, seen: Sequence[Row]) -> str:
@@ -172,10 +173,6 @@ def confidence_words(rows: Sequence[Row]) -> str:
 
 def _two_digits(value: float) -> str:
     return f"{value:.2g}" if value < 10 else format_number(value)
-
-
-def _capitalized(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 # The part of the page

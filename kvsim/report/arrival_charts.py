@@ -17,17 +17,12 @@ from kvsim.metrics.arrivals import (
 from kvsim.metrics.catalog import format_number
 from kvsim.report.drawing import HEIGHT_PX, band, line, log_axis, number, thinned
 from kvsim.report.figure import BLUE, GRAY, Chart, Key, Table, axis, layout, rounded, sentence
+from kvsim.report.time_axis import time_unit
 from kvsim.units import NS_PER_S, format_duration, seconds_to_ns
 
 RATE_BINS = 120
 FEWEST_IN_A_BIN = 5  # on average: fewer would show chance alone
 PARTS_OF_A_BIN = 5
-TIME_UNITS = (
-    ("days", 86_400.0, 345_600.0),
-    ("h", 3600.0, 7200.0),
-    ("min", 60.0, 600.0),
-    ("s", 1.0, 0.0),
-)  # used from so many s
 BAND, POISSON_BAND = "rgba(0,114,178,0.2)", "rgba(138,143,152,0.25)"
 
 Floats = NDArray[np.float64]
@@ -50,8 +45,10 @@ def rate_chart(
         return None
     rates = _rates_per_s(times_ns, end_ns, part_ns)
     bin_s = PARTS_OF_A_BIN * part_ns / NS_PER_S
-    unit, unit_s = _time_unit(arrivals.duration_s)
-    x = rounded(np.linspace(0.5, len(rates) - 0.5, len(rates)) * (bin_s / unit_s), 4)
+    unit, unit_ns = time_unit(end_ns)
+    x = rounded(
+        np.linspace(0.5, len(rates) - 0.5, len(rates)) * (PARTS_OF_A_BIN * part_ns / unit_ns), 4
+    )
     mean = rounded(rates.mean(axis=1), 4)
     bin_words, part_words = format_duration(bin_s), format_duration(part_ns / NS_PER_S)
     title = (
@@ -134,10 +131,6 @@ def _poisson(windows_s: list[float], duration_s: float) -> list[dict[str, Any]]:
     low, high = rounded(ranges[:, 0], 4), rounded(ranges[:, 1], 4)
     level = line(windows_s, [1.0] * len(windows_s), GRAY) | {"hoverinfo": "skip"}
     return [*band(windows_s, low, high, POISSON_BAND), level]
-
-
-def _time_unit(seconds: float) -> tuple[str, float]:
-    return next((name, size) for name, size, least in TIME_UNITS if seconds >= least)
 
 
 def arrival_table(arrivals: ArrivalFigures) -> Table:

@@ -6,7 +6,7 @@ from html import escape
 from textwrap import wrap
 from typing import Any
 
-from kvsim.report.figure import Key, axis, panel_axis, panels, plotly_text
+from kvsim.report.figure import Key, axis, fill_pattern, panel_axis, panels, plotly_text
 from kvsim.report.inputs import Variant
 
 BAR_PX = 46
@@ -57,13 +57,7 @@ def _bars(
         "marker": {
             "color": piece.color,
             "line": {"color": "#ffffff", "width": 1},
-            "pattern": {
-                "shape": piece.pattern,
-                "size": 7,
-                "solidity": 0.12,
-                "bgcolor": piece.color,
-                "fgcolor": "#1a1d21",
-            },
+            "pattern": fill_pattern(piece.pattern, piece.color),
         },
         "hovertemplate": f"{piece.words}: %{{x:.3~g}} {unit}, %{{customdata}}{meaning}"
         "<extra></extra>",

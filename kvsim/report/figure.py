@@ -1,6 +1,7 @@
 """What a chart is, and the look that all charts share: one color for one entity on the page."""
 
 import html
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +110,11 @@ def band(
     }
 
 
+def fill_pattern(shape: str, color: str) -> dict[str, Any]:
+    """Return how an area of a color is hatched, for those who don't tell colors apart."""
+    return {"shape": shape, "size": 7, "solidity": 0.12, "bgcolor": color, "fgcolor": "#1a1d21"}
+
+
 def variant_keys(names: Sequence[str]) -> list[Key]:
     """Return the legend of a chart whose lines are variants."""
     return [Key(short_name(name), *look(place)) for place, name in enumerate(names)]
@@ -128,6 +134,12 @@ def plotly_text(name: str) -> str:
 def named(name: str, hover: str) -> dict[str, Any]:
     """Return what a hover over a variant's line shows: a template of values, then the name."""
     return {"name": plotly_text(name), "hovertemplate": f"{hover}<extra>%{{fullData.name}}</extra>"}
+
+
+def script_json(value: Any) -> str:
+    """Write data for a page's script: nothing in a name can end its element or start another."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 
 
 def sentence(words: str) -> str:

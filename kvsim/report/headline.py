@@ -61,7 +61,7 @@ def facts(variant: Variant) -> list[tuple[str, str]]:
         ("Deployment", deployment(variant)),
         ("Engine", settings(variant)),
         ("Load", load(variant)),
-        ("Cost", cost(variant)),
+        ("Cost", cost(variant.summary, variant.inputs)),
         ("How sure", confidence(variant.summary)),
     )
     return [(word, words) for word, words in rows if words]
@@ -143,9 +143,8 @@ def load(variant: Variant) -> str:
     return f"{', '.join(word for word in words if word)}; on average {tokens}."
 
 
-def cost(variant: Variant) -> str:
+def cost(summary: Summary, inputs: Mapping[str, Any]) -> str:
     """Say what the GPUs cost, by the hour and by the token; without a price, how to give one."""
-    summary = variant.summary
     hourly = estimate(summary, "usd_per_hour")
     if hourly is None:
         return "No price of this GPU is known: set price_usd_per_gpu_hour in the scenario."
@@ -155,7 +154,7 @@ def cost(variant: Variant) -> str:
         words += "; no token was served, so there is no cost per token"
     else:
         words += f", {_usd(a_million)} per million output tokens"
-    return f"{words}{_price_basis(variant.inputs)}."
+    return f"{words}{_price_basis(inputs)}."
 
 
 def _usd(amount: float) -> str:

@@ -26,6 +26,7 @@ from kvsim.report.inputs import Variant
 from kvsim.report.series import Floats, Ints
 from kvsim.table_files import chunks
 from kvsim.tables import Columns
+from kvsim.units import NS_PER_MS
 
 # What a step computes: words, color, marker, the same as a letter.
 KINDS = (
@@ -33,7 +34,6 @@ KINDS = (
     ("prefill and decode", ORANGE, "diamond", "◆"),
     ("prefill only", PURPLE, "x", "✕"),
 )
-NS_PER_MS = 1_000_000
 TABLE_ROWS = 26
 MOST_POINTS = 800  # each is an element of its own for the browser, unlike the points of a line
 FEWEST_OF_EACH = 3  # kind and bin

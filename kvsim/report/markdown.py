@@ -53,7 +53,7 @@ def as_markdown(run: ReportInput) -> str:
 
 def _facts(base: Variant) -> list[str]:
     told = (
-        ("Cost", headline.cost(base)),
+        ("Cost", headline.cost(base.summary, base.inputs)),
         ("Deployment", headline.deployment(base)),
         ("Load", headline.load(base)),
     )
@@ -72,7 +72,7 @@ def _targets(base: Variant) -> str:
         [row["label"], row["value"], row["interval"], row["bound"], row["margin"], met_word(row)]
         for row in rows[:MOST_TARGETS]
     ]
-    return _table(header, cells) + _more(len(rows) - MOST_TARGETS, "target")
+    return markdown_table(header, cells) + _more(len(rows) - MOST_TARGETS, "target")
 
 
 def _side_by_side(variants: Sequence[Variant]) -> str:
@@ -86,7 +86,7 @@ def _side_by_side(variants: Sequence[Variant]) -> str:
         if row["name"] in SHOWN:
             rows.append([row["label"], *(_beside_base(row, name) for name in names)])
     header = ["", *(short_name(name, LONGEST_NAME) for name in names)]
-    return _table(header, rows) + _more(len(variants) - MOST_VARIANTS, "variant")
+    return markdown_table(header, rows) + _more(len(variants) - MOST_VARIANTS, "variant")
 
 
 def _beside_base(row: Mapping[str, Any], name: str) -> str:
@@ -133,7 +133,8 @@ def _more(count: int, what: str) -> str:
     )
 
 
-def _table(header: Sequence[str], rows: Rows) -> str:
+def markdown_table(header: Sequence[str], rows: Rows) -> str:
+    """Return a table whose first column names the row; cells can't become markup."""
     rule = [":--", *("--:" for _ in header[1:])]
     lines = [[escaped(cell) for cell in header], rule]
     lines += [[escaped(cell) for cell in row] for row in rows]
@@ -155,10 +156,10 @@ def code(text: str) -> str:
 def escaped(text: str) -> str:
     r"""Return a text as markdown that shows it: `a|b` → `a\|b`.
 
-    Underscores within words are left alone: there they are no markup.
+    An underscore between two letters or digits is left alone: there it is no markup.
     """
     line = re.sub(r"[^\S\u00a0]+", " ", text).strip()
-    line = re.sub(r"([\\`*\[\]<>|~$&]|(?<!\w)_|_(?!\w))", r"\\\1", line)
+    line = re.sub(r"([\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", line)
     return re.sub(r"@(?=\w)", "@\u2060", line)  # else GitHub would notify whoever has that name
 
 

@@ -1,6 +1,5 @@
 """The memory map: what lies where in the KV cache, over time, and at the instant one chooses."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
@@ -9,16 +8,15 @@ from typing import Any
 import numpy as np
 
 from kvsim.metrics.catalog import percent
-from kvsim.report.figure import Key, Section, Table, short_name
+from kvsim.report.figure import Key, Section, Table, script_json, short_name
 from kvsim.report.inputs import Variant
-from kvsim.report.over_time import SLOT_USES as LOOKS_OF_USES
+from kvsim.report.over_time import SLOT_LOOKS
 from kvsim.report.series import Floats, Ints
-from kvsim.report.time_axis import TABLE_ROWS, UNITS
+from kvsim.report.time_axis import TABLE_ROWS, time_unit
 from kvsim.table_files import row_count
-from kvsim.tables import SLOT_USES, Columns
+from kvsim.tables import FREE, HELD, HOLES, INSIDE, REUSABLE, ROUNDING, SLOT_USES, TO_COME, Columns
 from kvsim.units import NS_PER_S
 
-HELD, TO_COME, INSIDE, ROUNDING, HOLES, REUSABLE, FREE = range(len(SLOT_USES))
 EMPTY = (TO_COME, INSIDE, ROUNDING, HOLES)  # taken, or lost, and holding nothing
 LETTERS = "ABCDEFG"  # one a use: a run is length, letter, request, the numbers to base 36
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -122,7 +120,7 @@ class _Looks:
         share = self.shares[look]
         parts = [f"{percent(share[HELD])} of the slots hold tokens"]
         parts += [
-            f"{percent(share[use])} are {LOOKS_OF_USES[use][1]}"
+            f"{percent(share[use])} are {SLOT_LOOKS[use][0]}"
             for use in (TO_COME, INSIDE, ROUNDING)
             if self.slots[look, use]
         ]
@@ -156,14 +154,14 @@ def memory_map(variants: Sequence[Variant]) -> list[Section]:
         return []
     looks = [each for each, _ in seen]
     end_ns = int(looks[0].times_ns[[0, -1]].sum())  # looks are in the middle of equal spans
-    unit, unit_ns = _unit(end_ns)
+    unit, unit_ns = time_unit(end_ns)
     shares = [each.shares for each in looks]
     drawn = MemoryMap(
         title=_title(looks),
         definition=_definition(looks, end_ns),
         keys=[
             Key(words, color)
-            for use, (_, words, color, _) in enumerate(LOOKS_OF_USES)
+            for use, (words, color, _) in enumerate(SLOT_LOOKS)
             if any(each[:, use].any() for each in shares)
         ],
         panels=[_panel(place, each) for place, each in enumerate(looks)],
@@ -202,13 +200,8 @@ def _definition(looks: Sequence[_Looks], end_ns: int) -> str:
 
 
 def _time_words(time_ns: int) -> str:
-    unit, unit_ns = _unit(time_ns)
+    unit, unit_ns = time_unit(time_ns)
     return f"{time_ns / unit_ns:.3g} {unit}"
-
-
-def _unit(time_ns: int) -> tuple[str, int]:
-    unit, seconds, _ = next(unit for unit in UNITS if time_ns >= unit[2] * NS_PER_S)
-    return unit, seconds * NS_PER_S
 
 
 def _counted(count: int, noun: str) -> str:
@@ -218,7 +211,7 @@ def _counted(count: int, noun: str) -> str:
 def _panel(place: int, looks: _Looks) -> Panel:
     mean = looks.shares.mean(axis=0)
     uses = [
-        f"{percent(float(mean[use]))} {LOOKS_OF_USES[use][1]}"
+        f"{percent(float(mean[use]))} {SLOT_LOOKS[use][0]}"
         for use in range(len(SLOT_USES))
         if looks.slots[:, use].any()
     ]
@@ -242,12 +235,11 @@ def _ticks(end: float) -> list[Tick]:
 
 def _data(seen: Sequence[tuple[_Looks, Columns]], unit: str, unit_ns: int) -> str:
     value: dict[str, Any] = {
-        "uses": [[words, color, pattern] for _, words, color, pattern in LOOKS_OF_USES],
+        "uses": SLOT_LOOKS,
         "times": [f"{time / unit_ns:.4g} {unit}" for time in seen[0][0].times_ns],
         "variants": [_variant_data(looks, rows) for looks, rows in seen],
     }
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
+    return script_json(value)
 
 
 def _variant_data(looks: _Looks, rows: Columns) -> Mapping[str, Any]:
@@ -281,7 +273,7 @@ def _base36(number: int) -> str:
 
 def _table(looks: Sequence[_Looks], unit: str, unit_ns: int) -> Table:
     used = [use for use in range(len(SLOT_USES)) if any(each.slots[:, use].any() for each in looks)]
-    header = ["Variant", "Time", *(LOOKS_OF_USES[use][1] for use in used), "Free pieces (largest)"]
+    header = ["Variant", "Time", *(SLOT_LOOKS[use][0] for use in used), "Free pieces (largest)"]
     rows = []
     for each in looks:
         chosen = np.unique(np.linspace(0, len(each.times_ns) - 1, TABLE_ROWS).round().astype(int))

@@ -19,6 +19,7 @@ from kvsim.report.figure import (
     Key,
     Table,
     axis,
+    fill_pattern,
     line_style,
     panel_axis,
     panels,
@@ -30,33 +31,33 @@ from kvsim.report.inputs import Variant
 from kvsim.report.series import Ints, Reduced, Timeline, extent_ns, reduced, timeline
 from kvsim.report.time_axis import TimeAxis
 from kvsim.table_files import chunks
-from kvsim.tables import EVENT_KINDS, Columns
+from kvsim.tables import FREE, LOSSES, SLOT_COLUMNS, Columns
 
-# What a KV slot is used for, from the bottom of the stack: column, words, color, fill pattern.
-SLOT_USES = (
-    ("kv_held_tokens", "holding tokens", GREEN, ""),
-    ("kv_to_come_tokens", "reserved for tokens to come", SKY, "/"),
-    ("kv_inside_tokens", "wasted inside reservations", ORANGE, "x"),
-    ("kv_rounding_tokens", "lost to rounding up", YELLOW, "."),
-    ("kv_holes_tokens", "in holes too small to use", PURPLE, "\\"),
-    ("kv_reusable_tokens", "reusable prefixes", BROWN, "-"),
-    ("kv_free_tokens", "free", "rgba(138,143,152,0.22)", ""),
+# How the uses of KV slots look, in the order of `kvsim.tables.SLOT_USES`, from the bottom of the
+# stack: words, color, fill pattern.
+SLOT_LOOKS = (
+    ("holding tokens", GREEN, ""),
+    ("reserved for tokens to come", SKY, "/"),
+    ("wasted inside reservations", ORANGE, "x"),
+    ("lost to rounding up", YELLOW, "."),
+    ("in holes too small to use", PURPLE, "\\"),
+    ("reusable prefixes", BROWN, "-"),
+    ("free", "rgba(138,143,152,0.22)", ""),
 )
-LOSSES = [EVENT_KINDS.index(kind) for kind in ("preempted", "swapped_out")]
 MOST_TICKS = 500
 BARS = 60
 
 
 def slot_uses(steps: Columns) -> tuple[int, Iterator[Timeline]]:
-    """Return the KV slots of all replicas, and their uses over time in the order of `SLOT_USES`."""
-    names = [name for name, _, _, _ in SLOT_USES]
+    """Return the KV slots of all replicas, and their uses over time; see `SLOT_LOOKS`."""
     slots: dict[int, int] = {}
-    for chunk in islice(chunks(steps, ("replica", *names)), _chunks_with_all_replicas(steps)):
+    enough = _chunks_with_all_replicas(steps)
+    for chunk in islice(chunks(steps, ("replica", *SLOT_COLUMNS)), enough):
         replicas, firsts = np.unique(chunk["replica"], return_index=True)
-        pools = np.sum([chunk[name][firsts] for name in names], axis=0)
+        pools = np.sum([chunk[name][firsts] for name in SLOT_COLUMNS], axis=0)
         slots |= zip(replicas.tolist(), pools.tolist(), strict=True)
     capacity = sum(slots.values())
-    parts = timeline(steps, names[:-1], lasting=("kv_reusable_tokens",))
+    parts = timeline(steps, SLOT_COLUMNS[:-1], lasting=("kv_reusable_tokens",))
     return capacity, (_with_free(part, capacity) for part in parts)
 
 
@@ -82,8 +83,7 @@ def occupancy(variants: Sequence[Variant], time: TimeAxis) -> Chart:
     uses = []
     for variant in variants:
         capacity, parts = slot_uses(variant.steps)
-        free = len(SLOT_USES) - 1
-        uses.append((capacity, reduced(parts, extent_ns(variant.steps), [free], time.divisions())))
+        uses.append((capacity, reduced(parts, extent_ns(variant.steps), [FREE], time.divisions())))
     data: list[dict[str, Any]] = []
     for place, (capacity, use) in enumerate(uses):
         data += _stack(use.drawn[0], capacity, time, place)
@@ -104,7 +104,7 @@ def occupancy(variants: Sequence[Variant], time: TimeAxis) -> Chart:
         table=_use_table(variants, uses, time),
         keys=[
             Key(words, color)
-            for column, (_, words, color, _) in enumerate(SLOT_USES)
+            for column, (words, color, _) in enumerate(SLOT_LOOKS)
             if any(use.peaks[column] for _, use in uses)
         ],
         note=thinning_note([(len(use.drawn[0]), use.states) for _, use in uses]),
@@ -124,16 +124,10 @@ def _stack(line: Timeline, capacity: int, time: TimeAxis, place: int) -> list[di
             "stackgroup": f"panel{place}",
             "line": {"width": 0, "shape": "hv", "color": color},
             "fillcolor": color,
-            "fillpattern": {
-                "shape": pattern,
-                "size": 7,
-                "solidity": 0.12,
-                "bgcolor": color,
-                "fgcolor": "#1a1d21",
-            },
+            "fillpattern": fill_pattern(pattern, color),
             "hovertemplate": f"%{{y:.1f}} % {words}<extra></extra>",
         }
-        for column, (_, words, color, pattern) in enumerate(SLOT_USES)
+        for column, (words, color, pattern) in enumerate(SLOT_LOOKS)
         if line.levels[:, column].any()
     ]
 
@@ -196,7 +190,7 @@ def _use_table(
         shares[:, -1] = np.round(1 - shares[:, :-1].sum(axis=1), 9) + 0.0  # no -0
         for span, row in zip(time.row_names(), shares, strict=True):
             rows.append([variant.name, span, *(percent(share) for share in row)])
-    return Table(["Variant", "Time (mean over)", *(words for _, words, _, _ in SLOT_USES)], rows)
+    return Table(["Variant", "Time (mean over)", *(words for words, _, _ in SLOT_LOOKS)], rows)
 
 
 def preemptions(variants: Sequence[Variant], time: TimeAxis) -> Chart | None:

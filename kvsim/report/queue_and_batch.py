@@ -27,10 +27,10 @@ from kvsim.report.series import Floats, Ints, Reduced, Timeline, extent_ns, redu
 from kvsim.report.time_axis import TABLE_ROWS, TimeAxis
 from kvsim.table_files import chunks
 from kvsim.tables import Columns
+from kvsim.units import NS_PER_MS
 
 COUNTED = {"running": "Running", "waiting": "Waiting"}
 SPANS = 20 * TABLE_ROWS  # in which steps are summed up; those of the table end where some end
-NS_PER_MS = 1_000_000
 _NEVER = 2**63 - 1
 
 

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from importlib.resources import files
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvsim import __version__
-from kvsim.report.figure import Chart
+from kvsim.report.figure import Chart, script_json
 from kvsim.report.plotly_script import plotly_script
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def render_page(
         script=script,
         plotly=plotly,
         policy=_security_policy(plotly, script),
-        figures=_figures_json(charts),
+        figures=script_json([{"key": chart.key, **chart.figure} for chart in charts]),
         **values,
     )
 
@@ -65,13 +64,6 @@ def is_page(path: Path) -> bool:
     """Tell whether a file is a page that kvsim made."""
     with path.open("rb") as file:
         return b'<meta name="generator" content="kvsim ' in file.read(2000)
-
-
-def _figures_json(charts: Sequence[Chart]) -> str:
-    """Write the figures so that nothing in a name can end the script element or start another."""
-    figures = [{"key": chart.key, **chart.figure} for chart in charts]
-    text = json.dumps(figures, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 
 
 def _security_policy(*scripts: str) -> str:

@@ -12,8 +12,15 @@ from kvsim.report.inputs import Variant
 from kvsim.report.series import Ints
 from kvsim.units import NS_PER_S
 
-UNITS = (("h", 3600, 7200), ("min", 60, 600), ("s", 1, 0))  # name, seconds, used from so many s
+# Name, seconds, used from so many s.
+UNITS = (("days", 86_400, 345_600), ("h", 3600, 7200), ("min", 60, 600), ("s", 1, 0))
 TABLE_ROWS = 12
+
+
+def time_unit(span_ns: int) -> tuple[str, int]:
+    """Return the unit that suits an axis over a span of time, and its length in ns."""
+    name, seconds, _ = next(unit for unit in UNITS if span_ns >= unit[2] * NS_PER_S)
+    return name, seconds * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +38,7 @@ class TimeAxis:
         windows_ns = [round(v.summary["figures"]["window_s"] * NS_PER_S) for v in variants]
         ends_ns = [round(v.summary["figures"]["makespan_s"] * NS_PER_S) for v in variants]
         end_ns = max(TABLE_ROWS, *windows_ns, *ends_ns)  # no row of a table is empty
-        unit, seconds, _ = next(unit for unit in UNITS if end_ns >= unit[2] * NS_PER_S)
-        return cls(end_ns, max(1, *windows_ns), unit, seconds * NS_PER_S)
+        return cls(end_ns, max(1, *windows_ns), *time_unit(end_ns))
 
     def of(self, times_ns: Ints) -> list[float]:
         """Express times in the unit of the axis, rounded to what a screen can show."""

@@ -20,8 +20,9 @@ from kvsim.report.figure import (
     short_name,
 )
 from kvsim.report.inputs import Variant
-from kvsim.report.over_time import SLOT_USES
-from kvsim.units import format_bytes, format_duration
+from kvsim.report.over_time import SLOT_LOOKS
+from kvsim.tables import SLOT_USES
+from kvsim.units import GIB, format_bytes, format_duration
 
 # A phase of a request: color, pattern, and what one does in it, before a share of its time.
 PHASE_LOOKS = {
@@ -53,7 +54,6 @@ MEMORY_LOOKS = {
 }
 OTHER_MEMORY = (SLATE, "+", "")
 KV_CACHE = "KV cache"
-GIB = 2**30
 
 
 def where_time_goes(variants: Sequence[Variant]) -> Chart | None:
@@ -180,9 +180,9 @@ def _memory_lines(
         if line != KV_CACHE:
             found.append((line, MEMORY_LOOKS.get(line, OTHER_MEMORY), sizes))
             continue
-        for column, words, color, pattern in SLOT_USES:
-            name = f"{column.removesuffix('_tokens')}_share_mean"
-            free = 1.0 if column == "kv_free_tokens" else 0.0  # of a cache that was never used
+        for use, (words, color, pattern) in zip(SLOT_USES, SLOT_LOOKS, strict=True):
+            name = f"kv_{use}_share_mean"
+            free = 1.0 if use == "free" else 0.0  # of a cache that was never used
             shares = [variant.summary["figures"][name] for variant in variants]
             parts = [size * (free if share is None else share)
                      for size, share in zip(sizes, shares, strict=True)]  # fmt: skip

@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from kvsim.cost import Basis, StepCost, StepShape
 from kvsim.tables import OUTCOMES, REQUESTS, STEPS
-from kvsim.units import NS_PER_S
+from kvsim.units import NS_PER_MS, NS_PER_S
 from kvsim.validate.case import OVERALL
 
-NS_PER_MS = 1_000_000
 _CLIENT_PAUSE_S = 2.0  # between the last answer of a stage and the next stage
 # From the strongest to the weakest; what is given are constants of the engine's version.
 _WEAKER = ("measured", "interpolated", "given", "extrapolated", "physical")

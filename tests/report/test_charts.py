@@ -11,14 +11,14 @@ from kvsim.report.balance import balance
 from kvsim.report.figure import Chart, short_name
 from kvsim.report.fingerprint import fingerprint
 from kvsim.report.iterations import iterations
-from kvsim.report.over_time import SLOT_USES, occupancy, preemptions, slot_uses
+from kvsim.report.over_time import SLOT_LOOKS, occupancy, preemptions, slot_uses
 from kvsim.report.queue_and_batch import queue_and_batch
 from kvsim.report.series import MAX_POINTS, Timeline, joined, time_means
 from kvsim.report.step_time import step_time
 from kvsim.report.tails import tails
 from kvsim.report.time_axis import TABLE_ROWS, TimeAxis
 from kvsim.report.where_time_goes import where_memory_goes, where_time_goes
-from kvsim.tables import EVENT_KINDS
+from kvsim.tables import EVENT_KINDS, SLOT_USES
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_tables_over_time_agree_with_the_mean_of_the_summary(run):
 
 
 def test_slots_are_free_while_nothing_runs():
-    names = [name for name, _, _, _ in SLOT_USES]
+    names = [f"kv_{use}_tokens" for use in SLOT_USES]
     steps = {name: np.array([0, 0]) for name in names} | {
         "replica": np.array([0, 0]),
         "start_ns": np.array([0, 30]),
@@ -143,9 +143,9 @@ def test_a_variant_without_the_target_of_the_base_is_said_to_have_none(run):
 
 
 def test_reusable_prefixes_have_a_color_of_their_own():
-    colors = [color for _, _, color, _ in SLOT_USES]
+    colors = [color for _, color, _ in SLOT_LOOKS]
     assert len(set(colors)) == len(colors)
-    assert ("kv_reusable_tokens", "reusable prefixes") in [use[:2] for use in SLOT_USES]
+    assert SLOT_LOOKS[SLOT_USES.index("reusable")][0] == "reusable prefixes"
 
 
 def test_the_cross_of_a_target_and_who_is_beyond_it_are_told(synthetic):
@@ -235,7 +235,9 @@ def test_foreign_writing_keeps_its_direction_to_itself():
     assert len(short_name("x" * 300)) == 28
 
 
-@pytest.mark.parametrize(("span_s", "unit"), [(1, "s"), (599, "s"), (600, "min"), (7200, "h")])
+@pytest.mark.parametrize(
+    ("span_s", "unit"), [(1, "s"), (599, "s"), (600, "min"), (7200, "h"), (4 * 86_400, "days")]
+)
 def test_time_axis_suits_the_run(synthetic, span_s, unit):
     run = synthetic.empty()
     run.variants[0].summary["figures"]["window_s"] = span_s

@@ -145,7 +145,8 @@ def test_the_load_is_that_of_the_request_table(variant):
     ],
 )
 def test_the_cost_is_told_or_how_to_give_a_price(variant, figures, changes, said):
-    assert cost(variant(figures, **changes)) == said
+    priced = variant(figures, **changes)
+    assert cost(priced.summary, priced.inputs) == said
 
 
 @pytest.mark.parametrize(

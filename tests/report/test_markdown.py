@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -138,6 +138,8 @@ ASCII = st.text(st.sampled_from("ab `|\\*_[]<>&$~!#@(){}"), min_size=1)
 
 @settings(max_examples=150)
 @given(TEXTS | ASCII)
+@example("__init__")
+@example("a__b_c")
 def test_any_text_is_shown_as_it_is(text):
     """In a sentence and in a cell, escaped and as code."""
     plain = " ".join(text.split())

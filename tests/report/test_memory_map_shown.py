@@ -10,10 +10,18 @@ import pytest
 from kvsim.metrics.catalog import percent
 from kvsim.report.memory_map import LETTERS, memory_map
 from kvsim.report.page import build_report
-from kvsim.tables import MEMORY_LOOKS, MEMORY_MAP, SLOT_USES
+from kvsim.tables import (
+    FREE,
+    HELD,
+    HOLES,
+    INSIDE,
+    MEMORY_LOOKS,
+    MEMORY_MAP,
+    REUSABLE,
+    TO_COME,
+)
 
 S = 1_000_000_000
-HELD, TO_COME, INSIDE, ROUNDING, HOLES, REUSABLE, FREE = range(len(SLOT_USES))
 FULL = [(600, HELD, 7), (400, INSIDE, 7), (900, HELD, 8), (100, TO_COME, 8), (48, HOLES, -1)]
 HALF = [(500, HELD, 7), (500, INSIDE, 7), (1048, FREE, -1)]
 PAGED = [(1024, HELD, -1), (16, HELD, 40), (8, REUSABLE, -1), (1000, FREE, -1)]

@@ -9,8 +9,8 @@ import pytest
 from kvsim.metrics.catalog import PHASE_METRICS
 from kvsim.metrics.phases import PHASES
 from kvsim.report.bars import Piece, stacked
-from kvsim.report.over_time import SLOT_USES
 from kvsim.report.where_time_goes import PHASE_LOOKS, where_memory_goes, where_time_goes
+from kvsim.tables import SLOT_USES
 from kvsim.units import format_duration
 
 GIB = 2**30
@@ -113,8 +113,8 @@ def test_memory_adds_up_and_the_cache_is_split_as_the_figures_say(run):
     for place, variant in enumerate(run.variants):
         total = sum(bar["x"][place] for bar in bars)
         assert total == pytest.approx(sum(variant.memory_bytes.values()) / GIB, rel=1e-4)
-        for (column, *_), bar in zip(SLOT_USES, bars[2:], strict=True):
-            name = f"{column.removesuffix('_tokens')}_share_mean"
+        for use, bar in zip(SLOT_USES, bars[2:], strict=True):
+            name = f"kv_{use}_share_mean"
             expected = variant.memory_bytes["KV cache"] * variant.summary["figures"][name] / GIB
             assert bar["x"][place] == pytest.approx(expected, rel=1e-4, abs=1e-9)
     assert chart.table.rows[-1] == ["KV cache, all of it", "53.30 GiB", "53.30 GiB"]

@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.tables import SLOT_USES
+from kvsim.tables import FREE, HELD, INSIDE, REUSABLE, SLOT_USES, TO_COME
 
 Ints = NDArray[np.int64]
 
-HELD, TO_COME, INSIDE, ROUNDING, HOLES, REUSABLE, FREE = range(len(SLOT_USES))
 NOBODY = -1
 
 # Of a sequence: how many of its tokens are computed, and how many will get slots in the end.

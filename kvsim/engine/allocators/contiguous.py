@@ -14,20 +14,10 @@ from kvsim.engine.allocators import KVAllocator, Layout, PoolShape, Shortage
 from kvsim.engine.allocators._address_space import AddressSpace, Holes, best_fit, first_fit
 from kvsim.engine.allocators._books import require_sums
 from kvsim.engine.allocators._buddy import BuddyForest
-from kvsim.engine.allocators._slot_runs import (
-    FREE,
-    HELD,
-    HOLES,
-    INSIDE,
-    NOBODY,
-    ROUNDING,
-    TO_COME,
-    Filled,
-    SlotRuns,
-    runs_of,
-)
+from kvsim.engine.allocators._slot_runs import NOBODY, Filled, SlotRuns, runs_of
 from kvsim.engine.request import RequestView
 from kvsim.errors import require
+from kvsim.tables import FREE, HELD, HOLES, INSIDE, ROUNDING, TO_COME
 
 
 class Contiguous(Layout):

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
 )
 
 from kvsim.engine.allocators import PoolShape, Shortage
-from kvsim.engine.allocators._slot_runs import FREE, HELD, HOLES, INSIDE, ROUNDING, TO_COME
 from kvsim.engine.allocators.contiguous import Contiguous
+from kvsim.tables import FREE, HELD, HOLES, INSIDE, ROUNDING, TO_COME
 
 NOBODY = -1
 

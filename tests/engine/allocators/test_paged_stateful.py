@@ -16,8 +16,9 @@ from hypothesis.stateful import (
 )
 
 from kvsim.engine.allocators import PoolShape, Shortage
-from kvsim.engine.allocators._slot_runs import FREE, HELD, INSIDE, NOBODY, TO_COME
+from kvsim.engine.allocators._slot_runs import NOBODY
 from kvsim.engine.allocators.paged import PagedPool
+from kvsim.tables import FREE, HELD, INSIDE, TO_COME
 
 ANY = SimpleNamespace(prompt_tokens=1, max_tokens=1)
 

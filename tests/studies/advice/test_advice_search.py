@@ -57,14 +57,27 @@ def advised(file, budget_s=600.0, crew=None, tell=None):
     return rows_of(find_advice(file, summary, crew or Here(), budget_s, tell))
 
 
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory):
+    """A server that a steady stream reaches: a request each sixth of a second."""
+    arrivals, slo = "{kind: constant, rate_per_s: 6}", "queue_p90_s: 0.05"
+    return one_server(tmp_path_factory.mktemp("steady"), arrivals, slo)
+
+
+@pytest.fixture(scope="module")
+def doubled(steady):
+    """What is found for that server, and for two of it: both searches take their time."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        only(monkeypatch, REPLICA)
+        return advised(steady)
+
+
 # What is known beforehand
 
 
-def test_two_servers_take_twice_the_constant_load_of_one(tmp_path, monkeypatch):
+def test_two_servers_take_twice_the_constant_load_of_one(doubled):
     """Ten requests a second, and no queue until then: the limit is where gaps equal services."""
-    only(monkeypatch, REPLICA)
-    file = one_server(tmp_path, "{kind: constant, rate_per_s: 6}", "queue_p90_s: 0.05")
-    base, replica = advised(file)
+    base, replica = doubled
     assert (base["unit"], base["confidence"]) == ("requests/s", None)
     for row, exact in ((base, 10.0), (replica, 20.0)):
         assert row["capacity_low"] <= exact * 1.001
@@ -86,10 +99,8 @@ def test_servers_that_are_drawn_at_random_take_as_much_each(tmp_path, monkeypatc
     assert (base["ratio_low"], base["ratio"], base["ratio_high"]) == (1, 1, 1)
 
 
-def test_costs_are_those_of_the_gpus_at_capacity(tmp_path, monkeypatch):
-    only(monkeypatch, REPLICA)
-    file = one_server(tmp_path, "{kind: constant, rate_per_s: 6}", "queue_p90_s: 0.05")
-    base, replica = advised(file)
+def test_costs_are_those_of_the_gpus_at_capacity(doubled):
+    base, replica = doubled
     assert replica["usd_per_hour"] == pytest.approx(2 * base["usd_per_hour"])
     per_hour = base["capacity"] * 3600  # an output token each
     assert base["usd_per_million_output_tokens"] == pytest.approx(
@@ -100,28 +111,25 @@ def test_costs_are_those_of_the_gpus_at_capacity(tmp_path, monkeypatch):
 # The time
 
 
-def test_the_time_decides_only_how_many_changes_are_looked_at(tmp_path, monkeypatch):
+def test_the_time_decides_only_how_many_changes_are_looked_at(steady, doubled, monkeypatch):
     only(monkeypatch, REPLICA, SLOT)
-    file = one_server(tmp_path, "{kind: constant, rate_per_s: 6}", "queue_p90_s: 0.05")
-    whole = advised(file)
     now = [0.0]
     monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def tell(done, of, words):
         now[0] = 100.0 if words == SLOT.words else 1.0
 
-    part = advised(file, 50.0, tell=tell)
+    part = advised(steady, 50.0, tell=tell)
     assert [row["key"] for row in part] == ["base", "replica", "slots"]
-    assert part[:2] == [row for row in whole if row["key"] != "slots"]
+    assert part[:2] == doubled
     assert part[2]["outcome"] == "late"
     assert part[2]["why"] == "the time (50 s) was up"
 
 
-def test_without_time_all_changes_are_named(tmp_path, monkeypatch):
+def test_without_time_all_changes_are_named(steady, monkeypatch):
     only(monkeypatch, REPLICA, SLOT)
-    file = one_server(tmp_path, "{kind: constant, rate_per_s: 6}", "queue_p90_s: 0.05")
     begun = time.monotonic()
-    rows = advised(file, 0.0)
+    rows = advised(steady, 0.0)
     assert time.monotonic() - begun < 5
     assert [(row["key"], row["outcome"]) for row in rows] == [
         ("base", "late"),
@@ -130,12 +138,11 @@ def test_without_time_all_changes_are_named(tmp_path, monkeypatch):
     ]
 
 
-def test_what_is_found_does_not_depend_on_who_works(tmp_path, monkeypatch):
+def test_what_is_found_does_not_depend_on_who_works(steady, doubled, monkeypatch):
     only(monkeypatch, REPLICA)
-    file = one_server(tmp_path, "{kind: constant, rate_per_s: 6}", "queue_p90_s: 0.05")
     crew = crew_of(2)
     try:
-        assert advised(file, crew=crew) == advised(file)
+        assert advised(steady, crew=crew) == doubled
     finally:
         crew.stop()
 
@@ -211,12 +218,11 @@ def test_a_trace_of_one_request_misses_nothing(tmp_path, monkeypatch):
     assert "no load that was tried misses" in replica["why"]
 
 
-def test_a_change_that_no_server_starts_with_has_its_reason(tmp_path, monkeypatch):
+def test_a_change_that_no_server_starts_with_has_its_reason(steady, monkeypatch):
     wide = Change("wide", "tensor parallelism 3", {"engine.tensor_parallel_size": 3})
     none = Change("none", "max_num_seqs -1", {"engine.max_num_seqs": -1})
     only(monkeypatch, wide, none)
-    file = one_server(tmp_path, "{kind: constant, rate_per_s: 6}", "queue_p90_s: 0.05")
-    rows = advised(file)
+    rows = advised(steady)
     assert [row["outcome"] for row in rows] == ["found", "declined", "declined"]
     assert "divi" in rows[1]["why"]
     assert "\n" not in rows[1]["why"] + rows[2]["why"]
