@@ -33,6 +33,7 @@ AS_IT_IS = Change("base", "as it is", {})
 # Rough searches: what is asked is a ratio within a tenth. On the scenarios that ship a search takes
 # 1 to 10 s; one to a twentieth, as `kvsim capacity` does it, takes a minute where queues are long.
 _ROUGH = Options(precision=0.05, max_replications=8, step=1.2, longer=3)
+_OFTEN = 0.05  # preemptions a request: such steps are simulated one by one, and take long
 _EXACT = 0.015  # precision where nothing is random, and a load is simulated once
 _LONGER = 4  # pilots that the run at the capacity is long, so that its filling hardly counts
 
@@ -126,14 +127,17 @@ def find_advice(
     deadline = time.monotonic() + budget_s
     tell = tell or (lambda done, of, words: None)
     tell(0, 1, AS_IT_IS.words)
-    base = _look(file, AS_IT_IS, None, crew, deadline)
+    rough = _rough(summary)
+    base = _look(file, rough, AS_IT_IS, crew, deadline)
     changes, declined = _candidates(file, summary, base)
     seen: list[Seen] = []
     late: list[Change] = []
+    first = base.capacity if base else None
     for place, change in enumerate(changes):
         tell(1 + place, 1 + len(changes), change.words)
         try:
-            found = base and _look(file, change, base.capacity, crew, deadline)
+            options = replace(rough, changes=change.changes, first=first)
+            found = base and _look(file, options, change, crew, deadline)
         except InputError as error:
             declined.append(_refused(change, error))
             continue
@@ -145,14 +149,21 @@ def find_advice(
     return Advice(base, seen, late, declined, own_load, _sent_per_s(summary), budget_s)
 
 
+def _rough(summary: Summary) -> Options:
+    """Return how hard to search: with shorter runs where the base's own run preempts often."""
+    figures = summary["figures"]
+    often = figures["preemptions_total"] > _OFTEN * figures["requests_total"]
+    return replace(_ROUGH, longer=1) if often else _ROUGH
+
+
 def _look(
-    file: ScenarioFile, change: Change, first: float | None, crew: Crew, deadline: float
+    file: ScenarioFile, options: Options, change: Change, crew: Crew, deadline: float
 ) -> Seen | None:
-    """Search the capacity of a change, from a load on; None if the time is up before it is told."""
+    """Search the capacity of a change; None if the time is up before it is told."""
     left_s = deadline - time.monotonic()
     if left_s <= 0:
         return None
-    options = replace(_ROUGH, changes=change.changes, first=first, budget_s=left_s)
+    options = replace(options, budget_s=left_s)
     question = ask(file, options)
     if not replications_differ(question):
         options = replace(options, precision=_EXACT)
