@@ -4,6 +4,7 @@ Only who writes or reads tables imports Arrow; a check of a scenario does withou
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kvsim.errors import InputError, Problem
 from kvsim.tables import Column, Columns
 
 VARIANT = "variant"  # the first column on disk
@@ -74,25 +76,30 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
 
     A column is read when it is asked for, and not kept: a million requests have sixteen million
     steps, which together fill 3 GB.
+
+    Raises:
+        InputError: The file is none that `TableWriter` wrote of these columns, or is damaged; here,
+            or where a column is read.
     """
 
     def __init__(self, path: Path, columns: tuple[Column, ...], variant: str) -> None:
         self._path = path
         self._codes = {column.name: column.codes for column in columns}
-        with pq.ParquetFile(path) as file:
+        with _told_as_damage(path), pq.ParquetFile(path) as file:
             self._metadata = file.metadata
-        groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
-        # Each was written of one variant.
-        mine = [group.column(0).statistics.min == variant for group in groups]
+            _refuse_other_columns(file.schema_arrow, arrow_schema(columns))
+            groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
+            # Each was written of one variant.
+            mine = [group.num_rows > 0 and _variant_of(group) == variant for group in groups]
         self._groups = np.flatnonzero(mine).tolist()
         self.rows = sum(self._metadata.row_group(group).num_rows for group in self._groups)
 
     def __getitem__(self, name: str) -> NDArray[np.int64]:
         if name not in self._codes:
             raise KeyError(name)
-        with self._opened() as file:
+        with _told_as_damage(self._path), self._opened() as file:
             column = file.read_row_groups(self._groups, [name], use_threads=False).column(name)
-        return _numbers(column, self._codes[name])
+            return _numbers(column, self._codes[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._codes)
@@ -110,8 +117,12 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
             yield {name: np.zeros(0, dtype=np.int64) for name in names}
         with self._opened() as file:
             for group in self._groups:
-                chunk = file.read_row_group(group, list(names), use_threads=False)
-                yield {name: _numbers(chunk.column(name), self._codes[name]) for name in names}
+                with _told_as_damage(self._path):
+                    chunk = file.read_row_group(group, list(names), use_threads=False)
+                    columns = {
+                        name: _numbers(chunk.column(name), self._codes[name]) for name in names
+                    }
+                yield columns
 
     def batches(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[Columns]:
         """Yield the rows of some columns in batches of these sizes, one after the other."""
@@ -124,6 +135,37 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
                 chunk, start = next(chunks), over
                 parts.append(_slice(chunk, 0, over))
             yield parts[0] if len(parts) == 1 else _joined(parts)
+
+
+@contextmanager
+def _told_as_damage(path: Path) -> Iterator[None]:
+    """Turn what Arrow can't make of a file into an `InputError` that names it."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's word
+            raise
+        raise InputError(Problem(f"is damaged: {error}", str(path))) from error
+
+
+def _variant_of(group: Any) -> str:
+    """Return the variant that all rows of a row group belong to."""
+    if (told := group.column(0).statistics) is None or not told.has_min_max:
+        raise ValueError("it doesn't tell whose its rows are")
+    name: str = told.min
+    return name
+
+
+def _refuse_other_columns(found: pa.Schema, wanted: pa.Schema) -> None:
+    """Refuse a table that lacks a column, or has another type of it; with a `ValueError`."""
+    places = [found.get_field_index(field.name) for field in wanted]
+    lacking = [
+        field.name
+        for field, place in zip(wanted, places, strict=True)
+        if place < 0 or not found.field(place).equals(field)
+    ]
+    if places[0] != 0 or lacking:
+        raise ValueError(f"it has no column {(lacking or [VARIANT])[0]!r} as kvsim writes it")
 
 
 def row_count(table: Columns) -> int:

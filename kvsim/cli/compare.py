@@ -1,7 +1,7 @@
 """`kvsim compare`: runs side by side, from their directories: what differs, and how surely."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +42,7 @@ def compare(
     base, *others = open_sides(runs)
     if html is not None:
         refuse_foreign(html, force)
+        _refuse_within(html, {side.run.folder for side in (base, *others)})
     found = [against(base, other) for other in others]
     if html is not None:
         from kvsim.compare.page import build_page
@@ -53,6 +54,18 @@ def compare(
         print(as_json(as_dict(found)))
     else:
         print(_as_markdown(found) if markdown else painted(_as_text(found, html)))
+
+
+def _refuse_within(html: Path, folders: Iterable[Path]) -> None:
+    """Refuse a page that would stand in the place of a run's own, or beside its tables.
+
+    Raises:
+        InputError: It would.
+    """
+    from kvsim.errors import InputError, Problem
+
+    if any(html.resolve().is_relative_to(folder.resolve()) for folder in folders):
+        raise InputError(Problem("a run's folder holds the run and nothing else", str(html)))
 
 
 def _as_text(found: "Sequence[Against]", html: Path | None) -> str:

@@ -1,5 +1,6 @@
 """`kvsim export`: a run as a timeline for Perfetto, or as metrics of vLLM for Prometheus."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,7 +57,7 @@ def export(
     _refuse_idle(chrome_trace, openmetrics, from_s, to_s, step_s, start)
     _refuse_endless({"--from-s": from_s, "--to-s": to_s, "--max-mb": max_mb})
 
-    from kvsim.export.files import refuse_place
+    from kvsim.export.files import STDOUT, refuse_place
     from kvsim.export.span import chosen_variants
     from kvsim.rundir.read import open_run
 
@@ -66,7 +67,8 @@ def export(
             refuse_place(place, opened, force)
     variants = chosen_variants(opened, variant or [])
     if chrome_trace is not None:
-        _write_timeline(opened, chrome_trace, variants, (from_s, to_s), max_mb)
+        told = _write_timeline(opened, chrome_trace, variants, (from_s, to_s), max_mb)
+        print(told, file=sys.stderr if openmetrics == STDOUT else sys.stdout)
     if openmetrics is not None:
         _write_metrics(opened, openmetrics, variants, (step_s, start), max_mb)
 
@@ -122,7 +124,8 @@ def _write_timeline(
     variants: Sequence[str],
     edges_s: tuple[float | None, float | None],
     max_mb: float,
-) -> None:
+) -> str:
+    """Write the timeline; return what to say of it."""
     from kvsim.export.chrome_trace import about_bytes, write_chrome_trace
     from kvsim.export.files import written
     from kvsim.export.span import MB, Span, end_ns, in_words, refuse_large
@@ -148,8 +151,8 @@ def _write_timeline(
     refuse_large(str(path), size_bytes, round(max_mb * MB), remedy)
     with written(path) as file:
         events = write_chrome_trace(run, file, variants, span)
-    print(f"{events:,} events of {in_words(length_ns)} in {path}")
-    print("Open it at https://ui.perfetto.dev or in chrome://tracing; it stays on your machine.")
+    hint = "Open it at https://ui.perfetto.dev or in chrome://tracing; it stays on your machine."
+    return f"{events:,} events of {in_words(length_ns)} in {path}\n{hint}"
 
 
 def _write_metrics(

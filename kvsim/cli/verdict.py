@@ -126,7 +126,8 @@ def _count(cell: str) -> str:
 def _places(run: Run, target: Path, with_report: bool) -> str:
     figures = run.summaries[BASE]["figures"]
     over = format_duration(figures["window_s"])
-    about = f"{figures['requests_total']:,} requests over {over};"
+    count = figures["requests_total"]
+    about = f"{count:,} request{'' if count == 1 else 's'} over {over};"
     tables = f"tables in {target}/"  # a path is not cut: it is there to be copied
     told = [f"{about} {tables}"] if len(about) + len(tables) < WIDTH else [about, tables]
     return "\n".join([*told, *([f"Report: {target / REPORT}"] if with_report else [])])

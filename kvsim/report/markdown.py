@@ -69,10 +69,16 @@ def _targets(base: Variant) -> str:
         rows = sorted(rows, key=lambda row: row["met"] is not False)
     header = ["Target", "Found", "95 % interval", "At most", "Margin", ""]
     cells = [
-        [row["label"], row["value"], row["interval"], row["bound"], row["margin"], met_word(row)]
+        [_label(row), row["value"], row["interval"], row["bound"], row["margin"], met_word(row)]
         for row in rows[:MOST_TARGETS]
     ]
     return markdown_table(header, cells) + _more(len(rows) - MOST_TARGETS, "target")
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    """Name a target, and the class of traffic that it bounds."""
+    of_class = row["of_class"]
+    return f"{short_name(of_class, LONGEST_NAME)}: {row['label']}" if of_class else row["label"]
 
 
 def _side_by_side(variants: Sequence[Variant]) -> str:

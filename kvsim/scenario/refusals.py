@@ -81,7 +81,8 @@ REFUSED: Mapping[str, Refusal] = {
 
 # What no setting asks for, and no run has.
 LIMITS = (
-    "The front end: tokenizing, HTTP and detokenizing take no time.",
+    "The front end, but for the delay of requests that cost.front_end sets: detokenizing and "
+    "streaming take no time.",
     "The way between clients, router and replicas: an answer is there when its token is computed.",
     "What scenarios are refused for by name, such as speculative decoding and LoRA adapters.",
 )

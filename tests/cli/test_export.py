@@ -51,6 +51,12 @@ def test_metrics_are_printed_alone():
     assert done.stderr == ""
 
 
+def test_metrics_are_printed_alone_beside_a_timeline(tmp_path):
+    done = export("--openmetrics", "-", "--chrome-trace", tmp_path / "t.json", "--to-s", 3)
+    assert done.stdout == export("--openmetrics", "-").stdout
+    assert "https://ui.perfetto.dev" in done.stderr
+
+
 def test_samples_are_dated(tmp_path):
     out = tmp_path / "m.txt"
     done = export("--openmetrics", out, "--step-s", 60, "--start", "2026-01-31T09:00:00+01:00")

@@ -116,6 +116,16 @@ def page_of(bench, *words):
     return build_page([against(base, other) for other in others], "kvsim compare …")
 
 
+@pytest.mark.parametrize("name", ["report.html", "page.html", "sub/page.html"])
+def test_a_page_has_no_place_in_the_folder_of_a_run(runs, command_line, name):
+    """The next run would refuse to replace what is there beside a run, and its report is its own"""
+    before = sorted(path.name for path in (runs.folder / "b").iterdir())
+    done = command_line("compare", "a", "b", "--html", f"b/{name}", "--force")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"b/{name}: a run's folder holds the run and nothing else\n"
+    assert sorted(path.name for path in (runs.folder / "b").iterdir()) == before
+
+
 def test_the_page_shows_everything(runs):
     page = page_of(runs, "a", "b", "c", "a:late")
     for key in ("answer", "differences-1", "differences-3", "slo", "latency", "pairs", "trust"):

@@ -313,6 +313,10 @@ def test_hostile_names_execute_nothing_and_printing_waits_for_no_chart(
     assert opened.page.evaluate("window.pwned") is None
     assert opened.page.locator("h1").inner_text() == HOSTILE
     assert settles(opened.page, "document.documentElement.scrollWidth === 390")
+    wraps = (
+        "[...document.querySelectorAll('h1, h2, h3')].map(h => getComputedStyle(h).overflowWrap)"
+    )
+    assert set(opened.page.evaluate(wraps)) == {"anywhere"}
     heads = opened.page.locator("#variants thead .name")
     assert heads.last.get_attribute("title") == LONG
     assert heads.last.bounding_box()["height"] < 150  # six lines, the rest is in the hover

@@ -78,6 +78,17 @@ def test_it_has_many_targets_and_those_missed_come_first(synthetic):
     assert "21 more targets: see the report." in text
 
 
+def test_targets_of_a_class_name_it(synthetic):
+    run = synthetic.run(names=("base",))
+    base = run.variants[0]
+    part = {"verdict": base.summary["verdict"]}
+    summary = base.summary | {"classes": {"chat|x": part}}
+    targets, _ = tables(as_markdown(replace(run, variants=[replace(base, summary=summary)])))
+    labels = [row[0] for row in targets[1:]]
+    of_all = labels[: len(labels) // 2]
+    assert labels == [*of_all, *(f"chat|x: {label}" for label in of_all)]
+
+
 def test_its_numbers_are_those_of_the_summary(synthetic):
     run = synthetic.run()
     base, other = (variant.summary for variant in run.variants)
