@@ -75,7 +75,8 @@ def _gains(base: Row, seen: Sequence[Row]) -> str:
     if not gains:
         return "No change that was tried surely lets more load fit."
     best = gains[0]
-    sentence = f"{_capitalized(best['change'])}: {times(best)} the load fits"
+    sentence = f"{_capitalized(best['change'])}: {times(best)} the load fits, {capacity(best)} "
+    sentence += f"instead of {_amount(base)}"
     as_large = [row for row in gains if not needs_more(row, base)]
     if not needs_more(best, base):
         return f"{sentence}."
@@ -130,9 +131,12 @@ def capacity(row: Row) -> str:
     """Show a capacity with its unit."""
     if row["capacity"] is None:
         return "none"
-    unit = row["unit"]
+    return f"{_amount(row)} {row['unit']}"
+
+
+def _amount(row: Row) -> str:
     value = row["capacity"]
-    return f"{format_number(int(value) if unit == 'users' else value)} {unit}"
+    return format_number(int(value) if row["unit"] == "users" else value)
 
 
 def money(row: Row, figure: str) -> str:
@@ -228,7 +232,7 @@ def _charts(rows: Sequence[Row]) -> list[Chart]:
         "layout": layout(
             _ROW_PX * max(len(known), 2) + 90,
             xaxis=axis("times the load that fits as it is", showgrid=True, rangemode="tozero"),
-            yaxis=axis("", categoryorder="array", categoryarray=names),
+            yaxis=axis("", categoryorder="array", categoryarray=names, automargin=True),
             shapes=[_as_it_is()],
         ),
     }
