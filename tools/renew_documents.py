@@ -1,9 +1,10 @@
 """Run the commands that documents show, and put what they print now into the pages.
 
-A page is read from top to bottom in one empty folder with the scenarios. A block marked `yaml NAME`
-is written to that file; a block marked `console` is run, lines that begin with `$` by bash. The
-other lines of a console block must be printed, in this order; `...` stands for lines left out. The
-last command of a block must succeed. A test runs the same and changes nothing.
+A page is read from top to bottom in one folder with the scenarios, the documents and the example.
+A block marked `yaml NAME` is written to that file; a block marked `console` is run, lines that
+begin with `$` by bash. The other lines of a console block must be printed, in this order; `...`
+stands for lines left out. The last command of a block must succeed. A test runs the same and
+changes nothing.
 """
 
 import difflib
@@ -42,6 +43,9 @@ def run_page(page: Path, folder: Path, show: Printed) -> str:
     scenarios.mkdir()
     for path in (ROOT / "scenarios").iterdir():
         (scenarios / path.name).symlink_to(path)
+    (folder / "docs").symlink_to(ROOT / "docs")
+    (folder / "reports").mkdir()
+    (folder / "reports" / "example").symlink_to(ROOT / "reports" / "example")
 
     def run(block: re.Match[str]) -> str:
         kind, body = block[1], block[2]

@@ -118,13 +118,14 @@ def times(row: Row) -> str:
 
 def between(row: Row, name: str = "ratio") -> str:
     """Show the interval of a ratio, or of the capacity."""
-    show = _two_digits if name == "ratio" else format_number
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     if low is None and high is None:
         return "–"
     if high is None:
-        return f"{show(low)} or more"
-    return f"at most {show(high)}" if low is None else f"{show(low)} to {show(high)}"
+        return f"{format_number(low)} or more"
+    if low is None:
+        return f"at most {format_number(high)}"
+    return f"{format_number(low)} to {format_number(high)}"
 
 
 def capacity(row: Row) -> str:

@@ -23,7 +23,7 @@ from kvsim.report.figure import (
     short_name,
 )
 from kvsim.report.inputs import Variant
-from kvsim.report.series import MAX_POINTS, Floats, Ints
+from kvsim.report.series import Floats, Ints
 from kvsim.table_files import chunks
 from kvsim.tables import Columns
 
@@ -35,6 +35,7 @@ KINDS = (
 )
 NS_PER_MS = 1_000_000
 TABLE_ROWS = 26
+MOST_POINTS = 800  # each is an element of its own for the browser, unlike the points of a line
 FEWEST_OF_EACH = 3  # kind and bin
 # The first bits of a number as floating point grow with it: exponent, then mantissa. So few of
 # them are two bins of tokens an octave (1, 2, 3, 4 to 5, 6 to 7, 8 to 11, ...), and bins of
@@ -183,7 +184,7 @@ def _token_edges() -> Ints:
 
 def iterations(variants: Sequence[Variant]) -> Chart:
     """Show durations of steps against their tokens, a panel a variant."""
-    found = [read_steps(variant.steps, MAX_POINTS // len(variants)) for variant in variants]
+    found = [read_steps(variant.steps, MOST_POINTS // len(variants)) for variant in variants]
     finding = sentence(told(list(map(_finding, variants, found))))
     data: list[dict[str, Any]] = []
     for place, each in enumerate(found):

@@ -5,8 +5,7 @@ import plotly.graph_objects as go
 import pytest
 
 from kvsim.report.inputs import Variant
-from kvsim.report.iterations import KINDS, iterations, read_steps
-from kvsim.report.series import MAX_POINTS
+from kvsim.report.iterations import KINDS, MOST_POINTS, iterations, read_steps
 from kvsim.table_files import StoredTable, TableWriter
 from kvsim.tables import STEPS
 
@@ -126,7 +125,7 @@ def test_titles_and_tables_tell_the_medians():
     assert sum(int(row[2].replace(",", "")) for row in chart.table.rows) == found.counts[1:].sum()
     assert "0.4 %" in chart.note
     drawn = sum(len(trace["x"]) for trace in chart.figure["data"] if trace["mode"] == "markers")
-    assert drawn <= MAX_POINTS
+    assert drawn <= MOST_POINTS
 
 
 def test_a_variant_without_steps_has_an_empty_panel():

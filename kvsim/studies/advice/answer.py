@@ -43,7 +43,8 @@ def rows_of(advice: Advice) -> list[Facts]:
     """Return one row a change, after that of the scenario as it is, the largest effect first."""
     unit_factor = _in_requests(advice)
     if advice.base is None:
-        late = f"the time ({advice.budget_s:g} s) was up before its capacity was known"
+        late = f"the time ({advice.budget_s:g} s) was up before its capacity was known; "
+        late += "--advise-budget-s gives more"
         rows = [_row(AS_IT_IS, outcome="late", why=late)]
     else:
         rows = [_seen_row(advice.base, advice.base, unit_factor)]
