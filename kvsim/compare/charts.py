@@ -66,7 +66,7 @@ def difference_chart(one: Against, place: int) -> Chart | None:
             "data": [trace for trace in data if trace["x"]],
             "layout": layout(
                 ROW_PX * len(shown) + 90,
-                xaxis=_ratio_axis(shown, base, other),
+                xaxis=_ratio_axis(shown),
                 yaxis=_name_axis([metric_of(change.name).label for change in shown]),
                 shapes=[_one()],
             ),
@@ -110,14 +110,14 @@ def _significant(value: float) -> float:
     return float(f"{max(value, 0.0):.5g}")
 
 
-def _ratio_axis(changes: Sequence[Change], base: str, other: str) -> dict[str, Any]:
+def _ratio_axis(changes: Sequence[Change]) -> dict[str, Any]:
     ratios = [change.ratio or 1.0 for change in changes]
     low, high = min(1.0, *ratios), max(1.0, *ratios)
     widest = max(math.log10(high / low), 0.05)
     low, high = math.log10(low) - 0.15 * widest, math.log10(high) + 0.15 * widest
     ticks = _ratio_ticks(low, high)
     return axis(
-        f"ratio {other} / {base} (logarithmic)",
+        "ratio (logarithmic)",
         type="log",
         range=[low, high],
         tickvals=ticks,

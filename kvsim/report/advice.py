@@ -64,7 +64,8 @@ def _nothing_seen(base: Row, late: Sequence[Row]) -> str:
     if base["outcome"] == "late":
         return f"Nothing was compared: {base['why']}."
     if late:
-        return f"Nothing was compared: {late[0]['why']}."
+        fits = f"As it is, {capacity(base)} fit; nothing" if base["capacity"] else "Nothing"
+        return f"{fits} was compared: {late[0]['why']}; --advise-budget-s gives more."
     if base["outcome"] == "at_least":
         return "There is nothing to change: no load that was tried misses the SLO."
     return "There is nothing to compare: no change can be tried."
@@ -232,7 +233,7 @@ def _charts(rows: Sequence[Row]) -> list[Chart]:
         "data": traces,
         "layout": layout(
             _ROW_PX * max(len(known), 2) + 90,
-            xaxis=axis("times the load that fits as it is", showgrid=True, rangemode="tozero"),
+            xaxis=axis("times the load", showgrid=True, rangemode="tozero"),
             yaxis=axis("", categoryorder="array", categoryarray=names, automargin=True),
             shapes=[_as_it_is()],
         ),

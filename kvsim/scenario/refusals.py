@@ -81,7 +81,7 @@ REFUSED: Mapping[str, Refusal] = {
 
 # What no setting asks for, and no run has.
 LIMITS = (
-    "The front end: tokenizing, HTTP and detokenizing take no time.",
+    "The front end, where no cost profile tells its times: HTTP and tokenizing are then free.",
     "The way between clients, router and replicas: an answer is there when its token is computed.",
     "What scenarios are refused for by name, such as speculative decoding and LoRA adapters.",
 )

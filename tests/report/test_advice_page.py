@@ -53,7 +53,11 @@ ROWS = [BASE, REPLICA, GPU, FP8, LATE, DECLINED]
             "nothing surely helps without more GPUs.",
         ),
         ([BASE, FP8], "No change that was tried surely lets more load fit."),
-        ([BASE, LATE], "Nothing was compared: the time (60 s) was up."),
+        (
+            [BASE, LATE],
+            "As it is, 4 requests/s fit; nothing was compared: the time (60 s) was up; "
+            "--advise-budget-s gives more.",
+        ),
         ([BASE, DECLINED], "There is nothing to compare: no change can be tried."),
         (
             [row("base", "as it is", outcome="at_least", capacity=9.0), DECLINED],
