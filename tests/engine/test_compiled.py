@@ -1,8 +1,10 @@
 """The compiled loop gives the rows of the replica's, bit for bit, wherever it is used."""
 
+import os
 import pickle
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -276,9 +278,26 @@ def test_it_is_loaded_once_that_pays(monkeypatch):
     monkeypatch.setattr(machine_code, "is_kept", lambda: True)
     assert [pays(few // 3) for _ in range(5)] == [False, False, False, True, True]
     monkeypatch.setattr(machine_code, "is_kept", lambda: False)
+    asked = []
+    monkeypatch.setattr(machine_code, "compile_aside", lambda: asked.append(True))
     assert [pays(many // 2) for _ in range(3)] == [False, True, True]
+    assert asked == [True]
     monkeypatch.setattr(machine_code, "can_compile", lambda: False)
     assert not pays(10**9)
+
+
+def test_one_process_compiles_aside_for_later_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine_code, "_place", lambda: tmp_path / "loop")
+    begun = []
+    monkeypatch.setattr(os, "posix_spawn", lambda path, command, *_, **__: begun.append(command))
+    aside = machine_code.compile_aside.__wrapped__
+    aside()
+    aside()
+    assert [command[1:] for command in begun] == [["-m", "kvsim.engine.compiled"]]
+    long_ago = time.time() - 3600
+    os.utime(tmp_path / "loop.begun", (long_ago, long_ago))
+    aside()
+    assert len(begun) == 2
 
 
 @pytest.mark.parametrize(

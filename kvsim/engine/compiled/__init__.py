@@ -21,12 +21,20 @@ def pays(requests: int) -> bool:
     """Tell whether to run so many requests compiled, if numba is installed (`kvsim[fast]`).
 
     It pays once a process has simulated so much that loading would have been made up for: then it
-    never takes more than twice the time of the better choice. The same goes for compiling.
+    never takes more than twice the time of the better choice. The same goes for compiling. Until
+    then another process compiles, which nobody waits for, so that later runs find it done.
     """
     global _requests
     _requests += requests
     if _requests < LEAST_REQUESTS:
         return False
-    from kvsim.engine.compiled.machine_code import can_compile, is_kept
+    from kvsim.engine.compiled.machine_code import can_compile, compile_aside, is_kept
 
-    return is_kept() or (_requests >= LEAST_TO_COMPILE and can_compile())
+    if is_kept():
+        return True
+    if not can_compile():
+        return False
+    if _requests < LEAST_TO_COMPILE:
+        compile_aside()
+        return False
+    return True

@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -27,6 +28,8 @@ from kvsim.errors import require
 
 Advance = Callable[[Replicas, Cost], int]
 
+_ROOT = str(Path(kvsim.tables.__file__).parents[1])
+_PATIENCE_S = 600  # compiling takes 20 s, several times that on a busy machine
 _DIGEST_BYTES = hashlib.sha256().digest_size
 # What numba's own wrappers and error paths would call. The loop has neither errors nor objects.
 _NEVER_CALLED = (
@@ -73,6 +76,21 @@ def load() -> Advance | None:
         if error.returncode > 0:  # else it was killed, perhaps with this process
             _keep_failure(error.stderr.decode(errors="replace"))
     return None
+
+
+@cache
+def compile_aside() -> None:
+    """Let another process compile, which goes on when this one ends; at most one a machine."""
+    mark = _place().with_suffix(".begun")
+    with suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        if mark.exists() and time.time() - mark.stat().st_mtime > _PATIENCE_S:
+            mark.unlink(missing_ok=True)  # whoever began is gone
+        mark.touch(exist_ok=False)
+        null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+        environment = os.environ | {"PYTHONPATH": _ROOT}
+        command = [sys.executable, "-m", __package__]
+        os.posix_spawn(sys.executable, command, environment, file_actions=null, setpgroup=0)
 
 
 def _unpacked(content: bytes) -> tuple[str, bytes]:
@@ -152,12 +170,12 @@ def _user_cache_dir() -> Path:
 def _compile(place: Path) -> None:
     """Compile in another process; several may do so at once, and one of them is the last."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    root = str(Path(kvsim.tables.__file__).parents[1])
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
         file = Path(folder) / "loop"
-        environment = os.environ | {"NUMBA_CACHE_DIR": folder, "PYTHONPATH": root}
+        environment = os.environ | {"NUMBA_CACHE_DIR": folder, "PYTHONPATH": _ROOT}
         command = [sys.executable, "-m", BUILDER, str(file)]
         subprocess.run(command, env=environment, check=True, capture_output=True)
         packed = file.read_bytes()
         file.write_bytes(hashlib.sha256(packed).digest() + packed)
         file.replace(place)
+        place.with_suffix(".begun").unlink(missing_ok=True)
