@@ -12,6 +12,7 @@ from kvsim.compare.pairs import shares
 from kvsim.compare.parts import Floats
 from kvsim.compare.tables import apart, better, difference_table
 from kvsim.metrics.catalog import metric_of, percent
+from kvsim.report.drawing import log_axis
 from kvsim.report.figure import (
     GRAY,
     Chart,
@@ -187,8 +188,8 @@ def _pair_chart(latency: str, found: Sequence[Against]) -> Chart | None:
             "data": data,
             "layout": layout(
                 400,
-                xaxis=axis(f"{label} in {base}, s (logarithmic)", type="log", range=span),
-                yaxis=axis(f"{label} in the other run, s (logarithmic)", type="log", range=span),
+                xaxis=_pair_axis(f"{label} in {base}, s", span),
+                yaxis=_pair_axis(f"{label} in the other run, s", span),
                 shapes=[_diagonal(span)],
             ),
         },
@@ -239,6 +240,10 @@ def _span(samples: Any) -> list[float]:
     values = np.maximum(values, SHORTEST_S)
     low, high = math.log10(values.min()), math.log10(values.max())
     return rounded(np.array([low - 0.1, high + 0.1]), 3)
+
+
+def _pair_axis(title: str, span: Sequence[float]) -> dict[str, Any]:
+    return log_axis(title, [10**end for end in span]) | {"range": span}
 
 
 def _diagonal(span: Sequence[float]) -> dict[str, Any]:
