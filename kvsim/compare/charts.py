@@ -12,6 +12,7 @@ from kvsim.compare.pairs import shares
 from kvsim.compare.parts import Floats
 from kvsim.compare.tables import SHARE_HEADER, apart, better, difference_table, share_cells
 from kvsim.metrics.catalog import metric_of, percent
+from kvsim.report.drawing import log_axis
 from kvsim.report.figure import (
     GRAY,
     Chart,
@@ -66,7 +67,7 @@ def difference_chart(one: Against, place: int) -> Chart | None:
             "data": [trace for trace in data if trace["x"]],
             "layout": layout(
                 ROW_PX * len(shown) + 90,
-                xaxis=_ratio_axis(shown, base, other),
+                xaxis=_ratio_axis(shown),
                 yaxis=_name_axis([metric_of(change.name).label for change in shown]),
                 shapes=[_one()],
             ),
@@ -110,14 +111,14 @@ def _significant(value: float) -> float:
     return float(f"{max(value, 0.0):.5g}")
 
 
-def _ratio_axis(changes: Sequence[Change], base: str, other: str) -> dict[str, Any]:
+def _ratio_axis(changes: Sequence[Change]) -> dict[str, Any]:
     ratios = [change.ratio or 1.0 for change in changes]
     low, high = min(1.0, *ratios), max(1.0, *ratios)
     widest = max(math.log10(high / low), 0.05)
     low, high = math.log10(low) - 0.15 * widest, math.log10(high) + 0.15 * widest
     ticks = _ratio_ticks(low, high)
     return axis(
-        f"ratio {other} / {base} (logarithmic)",
+        "ratio (logarithmic)",
         type="log",
         range=[low, high],
         tickvals=ticks,
@@ -187,8 +188,8 @@ def _pair_chart(latency: str, found: Sequence[Against]) -> Chart | None:
             "data": data,
             "layout": layout(
                 400,
-                xaxis=axis(f"{label} in {base}, s (logarithmic)", type="log", range=span),
-                yaxis=axis(f"{label} in the other run, s (logarithmic)", type="log", range=span),
+                xaxis=_pair_axis(f"{label} in {base}, s", span),
+                yaxis=_pair_axis(f"{label} in the other run, s", span),
                 shapes=[_diagonal(span)],
             ),
         },
@@ -239,6 +240,10 @@ def _span(samples: Any) -> list[float]:
     values = np.maximum(values, SHORTEST_S)
     low, high = math.log10(values.min()), math.log10(values.max())
     return rounded(np.array([low - 0.1, high + 0.1]), 3)
+
+
+def _pair_axis(title: str, span: Sequence[float]) -> dict[str, Any]:
+    return log_axis(title, [10**end for end in span]) | {"range": span}
 
 
 def _diagonal(span: Sequence[float]) -> dict[str, Any]:

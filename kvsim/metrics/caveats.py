@@ -4,6 +4,7 @@ import numpy as np
 
 from kvsim.metrics import Figures, RunContext
 from kvsim.metrics.catalog import percent
+from kvsim.metrics.latency import FINISHED
 from kvsim.metrics.throughput import AT_ONCE_NS
 from kvsim.tables import Columns
 
@@ -14,6 +15,8 @@ GROWTH_REQUESTS = 10
 FEW_REQUESTS = 20
 # Requests preempted by more than this share are told.
 MANY_PREEMPTED = 0.1
+# With so many requests under way at the end, as a share of those that finished, rates are low.
+MANY_UNDER_WAY = 0.25
 
 
 def caveats(requests: Columns, figures: Figures, context: RunContext) -> list[str]:
@@ -22,6 +25,7 @@ def caveats(requests: Columns, figures: Figures, context: RunContext) -> list[st
         _few(figures["requests_measured"] or 0),
         _left_out(figures),
         _overload(requests, context),
+        _short(requests, context),
         _preempted(requests),
     )
     return [sentence for sentence in found if sentence]
@@ -71,6 +75,24 @@ def _overload(requests: Columns, context: RunContext) -> str:
         f"The queue was still growing when {ended}: {waiting[0]:,} requests waited halfway, "
         f"{waiting[2]:,} at the end. Latencies depend on how long the run is; in a longer one "
         "they are worse."
+    )
+
+
+def _short(requests: Columns, context: RunContext) -> str:
+    """Tell if much of the work is in no rate, since its requests finish after the window."""
+    if context.horizon_ns <= AT_ONCE_NS:
+        return ""
+    until_ns = min(context.horizon_ns, context.end_ns or context.horizon_ns)
+    admitted_ns, finish_ns = requests["admitted_ns"], requests["finish_ns"]
+    ran = (admitted_ns >= 0) & (admitted_ns <= until_ns)
+    under_way = int(np.count_nonzero(ran & ((finish_ns < 0) | (finish_ns > until_ns))))
+    finished = int(np.count_nonzero((requests["outcome"] == FINISHED) & (finish_ns <= until_ns)))
+    if finished < FEW_REQUESTS or under_way < MANY_UNDER_WAY * finished:
+        return ""
+    return (
+        f"The run is short: when it ended, {under_way:,} requests were being served for "
+        f"{finished:,} that had finished. Throughput and cost per token count only the finished "
+        "ones; a longer run shows better ones."
     )
 
 

@@ -65,7 +65,8 @@ def _nothing_seen(base: Row, late: Sequence[Row]) -> str:
     if base["outcome"] == "late":
         return f"Nothing was compared: {base['why']}."
     if late:
-        return f"Nothing was compared: {late[0]['why']}."
+        fits = f"As it is, {capacity(base)} fit; nothing" if base["capacity"] else "Nothing"
+        return f"{fits} was compared: {late[0]['why']}; --advise-budget-s gives more."
     if base["outcome"] == "at_least":
         return "There is nothing to change: no load that was tried misses the SLO."
     return "There is nothing to compare: no change can be tried."
@@ -76,7 +77,8 @@ def _gains(base: Row, seen: Sequence[Row]) -> str:
     if not gains:
         return "No change that was tried surely lets more load fit."
     best = gains[0]
-    said = sentence(f"{best['change']}: {times(best)} the load fits")
+    gain = f"{times(best)} the load fits, {capacity(best)} instead of {_amount(base)}"
+    said = sentence(f"{best['change']}: {gain}")
     as_large = [row for row in gains if not needs_more(row, base)]
     if not needs_more(best, base):
         return f"{said}."
@@ -132,9 +134,12 @@ def capacity(row: Row) -> str:
     """Show a capacity with its unit."""
     if row["capacity"] is None:
         return "none"
-    unit = row["unit"]
+    return f"{_amount(row)} {row['unit']}"
+
+
+def _amount(row: Row) -> str:
     value = row["capacity"]
-    return f"{format_number(int(value) if unit == 'users' else value)} {unit}"
+    return format_number(int(value) if row["unit"] == "users" else value)
 
 
 def money(row: Row, figure: str) -> str:
@@ -225,8 +230,8 @@ def _charts(rows: Sequence[Row]) -> list[Chart]:
         "data": traces,
         "layout": layout(
             _ROW_PX * max(len(known), 2) + 90,
-            xaxis=axis("times the load that fits as it is", showgrid=True, rangemode="tozero"),
-            yaxis=axis("", categoryorder="array", categoryarray=names),
+            xaxis=axis("times the load", showgrid=True, rangemode="tozero"),
+            yaxis=axis("", categoryorder="array", categoryarray=names, automargin=True),
             shapes=[_as_it_is()],
         ),
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from kvsim.table_files import chunks
 from kvsim.tables import Columns
 from kvsim.units import NS_PER_S
 
+MOST_LABELED = 16  # replicas below the chart
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")  # of variants, in order
 SIZES = ((7, 16), (5, 80), (3, float("inf")))  # of dots, for so many replicas
 MOST_ROWS = 128  # of the table
@@ -124,7 +126,9 @@ def balance(variants: Sequence[Variant], time: TimeAxis) -> Chart | None:
         for panel, (measure, values) in enumerate(_values(each, span_s).items())
     ]
     vertical = [axis(UNITS[measure], rangemode="tozero") for measure in MEASURES]
-    x_axis = axis("replica", tickformat=",d", range=[-0.6, max(len(f.busy) for f in found) - 0.4])
+    most = max(len(each.busy) for each in found)
+    every = ceil(most / MOST_LABELED)
+    x_axis = axis("replica", tickformat=",d", range=[-0.6, most - 0.4], tick0=0, dtick=every)
     return Chart(
         key="chart-balance",
         title=finding,

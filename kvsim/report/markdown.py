@@ -7,7 +7,7 @@ from typing import Any
 from kvsim.metrics.catalog import format_figure
 from kvsim.metrics.classes import all_targets, met_word
 from kvsim.metrics.summary import certainty, compare
-from kvsim.report import headline, sections
+from kvsim.report import advice, headline, sections
 from kvsim.report.figure import short_name
 from kvsim.report.inputs import ReportInput, Variant
 
@@ -40,6 +40,7 @@ def as_markdown(run: ReportInput) -> str:
         f"**Verdict.** {escaped(summary['verdict']['sentence'])}",
         *(f"**Mind.** {escaped(caveat)}" for caveat in summary["caveats"]),
         f"**Limit.** {escaped(summary['limits']['sentence'])}",
+        f"**What to change next.** {escaped(advice.finding(run.advice))}" if run.advice else "",
         _targets(base),
         *_facts(base),
         _side_by_side(run.variants),

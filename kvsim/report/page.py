@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kvsim.report import configuration, sections, uncertainty
-from kvsim.report.advice import advice_section
+from kvsim.report.advice import advice_section, finding
 from kvsim.report.balance import balance
 from kvsim.report.figure import Chart, Section, Table
 from kvsim.report.fingerprint import fingerprint
@@ -35,6 +35,7 @@ def build_report(run: ReportInput) -> str:
     charts = [chart for section in (*advice, *drawn) for chart in section.charts]
     scripts = ["memory_map.js"] if any(section.memory_map for section in drawn) else []
     shown = {"run": run, "base": run.variants[0], "advice": advice, "drawn": drawn}
+    shown["advised"] = finding(run.advice) if run.advice else ""
     return render_page("page.html.j2", charts, scripts, **shown, **_tables(run))
 
 

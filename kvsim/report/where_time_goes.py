@@ -194,7 +194,7 @@ def _memory_lines(
 def _memory_finding(variant: Variant) -> str:
     total, cache = sum(variant.memory_bytes.values()), variant.memory_bytes.get(KV_CACHE, 0.0)
     held = variant.summary["figures"]["kv_held_share_mean"]
-    of_it = "" if held is None else f", {percent(held)} of it holding tokens on average"
+    of_it = "" if held is None else f", {percent(held)} of it holding tokens while busy"
     return f"{short_name(variant.name)} has {_gib(cache)} of {_gib(total)} GiB{of_it}"
 
 

@@ -44,7 +44,7 @@ def test_what_to_change_next_comes_after_the_limit_and_is_stored(scenario):
     blocks = done.stdout.split("\n\n")
     place = next(i for i, block in enumerate(blocks) if block.startswith("Limit: "))
     assert blocks[place + 1].replace("\n", " ") == f"What to change next: {finding(run.advice)}"
-    assert finding(run.advice).startswith("2 replicas: 2 times the load fits; ")
+    assert finding(run.advice).startswith("2 replicas: 2 times the load fits, ")
     assert blocks[place + 2].split("\n")[0].split() == [
         "load",
         "interval",

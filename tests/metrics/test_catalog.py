@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from kvsim.metrics.catalog import METRICS, SHARE_METRICS, format_figure, metric_of
+from kvsim.metrics.catalog import METRICS, SHARE_METRICS, format_figure, metric_of, percent
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,3 +64,18 @@ def test_numbers_beyond_reading_are_powers_of_ten():
     assert format_figure("usd_per_hour", 1e308) == "$1e+308/h"
     assert format_figure("requests_per_s", 2e20) == "2e+20 requests/s"
     assert format_figure("preemptions_total", 123456) == "123,456"
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [
+        (0.0, "0 %"),
+        (0.974, "97.4 %"),
+        (1e-5, "0.001 %"),
+        (9e-6, "under 0.001 %"),
+        (1e-12, "under 0.001 %"),
+        (-0.25, "-25 %"),
+    ],
+)
+def test_a_share_is_shown_in_percent_without_powers_of_ten(share, shown):
+    assert percent(share) == shown

@@ -74,6 +74,17 @@ def found(table, context):
                 "worse."
             ],
         ),
+        (
+            [*steady(), *[one(99.5)] * 10],
+            {},
+            [
+                "The run is short: when it ended, 10 requests were being served for 40 that had "
+                "finished. Throughput and cost per token count only the finished ones; a longer "
+                "run shows better ones."
+            ],
+        ),
+        ([*steady(), *[one(99.5)] * 9], {}, []),
+        ([*steady(), *[one(99.5, wait_s=1)] * 50], {}, []),  # they wait: the server is no better
         ([one(0, wait_s=wait) for wait in range(MANY)], {"horizon_ns": 0}, []),  # all at once
         (
             [one(place, preemptions=1, recomputed_tokens=25) for place in range(MANY)],

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvsim.report.advice import advice_section, finding, left_out
+from kvsim.report.markdown import as_markdown
 from kvsim.report.page import build_report
 from kvsim.table_files import read_facts, write_facts
 from kvsim.tables import ADVICE
@@ -37,14 +38,26 @@ ROWS = [BASE, REPLICA, GPU, FP8, LATE, DECLINED]
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (ROWS, "2 replicas: 2.1 times the load fits; without more GPUs, GPU h200_sxm: 1.9 times."),
-        ([BASE, GPU, FP8], "GPU h200_sxm: 1.9 times the load fits."),
+        (
+            ROWS,
+            "2 replicas: 2.1 times the load fits, 8.4 requests/s instead of 4; "
+            "without more GPUs, GPU h200_sxm: 1.9 times.",
+        ),
+        (
+            [BASE, GPU, FP8],
+            "GPU h200_sxm: 1.9 times the load fits, 7.6 requests/s instead of 4.",
+        ),
         (
             [BASE, REPLICA, FP8],
-            "2 replicas: 2.1 times the load fits; nothing surely helps without more GPUs.",
+            "2 replicas: 2.1 times the load fits, 8.4 requests/s instead of 4; "
+            "nothing surely helps without more GPUs.",
         ),
         ([BASE, FP8], "No change that was tried surely lets more load fit."),
-        ([BASE, LATE], "Nothing was compared: the time (60 s) was up."),
+        (
+            [BASE, LATE],
+            "As it is, 4 requests/s fit; nothing was compared: the time (60 s) was up; "
+            "--advise-budget-s gives more.",
+        ),
         ([BASE, DECLINED], "There is nothing to compare: no change can be tried."),
         (
             [row("base", "as it is", outcome="at_least", capacity=9.0), DECLINED],
@@ -142,9 +155,17 @@ def test_the_page_has_the_advice_below_its_verdict(synthetic):
     places = [page.index(f'<section id="{key}"') for key in ("verdict", "advice", "variants")]
     assert places == sorted(places)
     assert '<a href="#advice">' in page
-    assert "2 replicas: 2.1 times the load fits" in page
+    verdict = page[page.index('<section id="verdict"') : page.index('<section id="advice"')]
+    assert "2 replicas: 2.1 times the load fits" in verdict
     assert HOSTILE not in page
     assert build_report(run) == page
+
+
+def test_the_markdown_tells_it_after_what_limits_the_run(synthetic):
+    text = as_markdown(replace(synthetic.run(), advice=ROWS))
+    said = f"**What to change next.** {finding(ROWS)}"
+    assert text.index("**Limit.**") < text.index(said)
+    assert "What to change next" not in as_markdown(synthetic.run())
 
 
 def test_a_run_that_nobody_asked_for_advice_has_no_such_part(synthetic):

@@ -111,6 +111,13 @@ def test_the_chart_shows_means_and_ranges():
     go.Figure(data=chart.figure["data"], layout=chart.figure["layout"])
 
 
+@pytest.mark.parametrize(("replicas", "every"), [(2, 1), (16, 1), (17, 2), (64, 4)])
+def test_labels_of_replicas_are_whole_and_few(replicas, every):
+    chart = balance([variant_of(*tables(replicas))], TIME)
+    axis = chart.figure["layout"]["xaxis"]
+    assert (axis["tick0"], axis["dtick"]) == (0, every)
+
+
 def test_one_replica_has_no_balance():
     assert balance([variant_of(*tables(1))], TIME) is None
 

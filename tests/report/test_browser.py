@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from kvsim.report.inputs import ReportInput
 from kvsim.report.page import build_report
 from tests import chromium
+from tests.report.test_advice_page import ROWS
 
 pytestmark = pytest.mark.browser
 
@@ -199,6 +200,20 @@ def test_printing_opens_the_tables_and_fits_the_paper(opened):
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("details[open]").count() == before
     assert len(page.pdf(prefer_css_page_size=True)) > 50_000
+
+
+def test_what_is_wide_fits_the_paper_and_names_of_changes_their_chart(browser, synthetic, tmp_path):
+    names = ("base", "watermark", "contiguous", "least_requests")
+    run = dataclasses.replace(synthetic.run(names=names), advice=ROWS)
+    paper = {"width": 688, "height": 1000}  # A4 within its margins
+    page = Opened(browser, written(tmp_path, run), viewport=paper).page
+    left = "document.getElementById('advice-ratios').getBoundingClientRect().left"
+    labels = "[...document.querySelectorAll('#advice-ratios .ytick text')]"
+    assert page.evaluate(f"{labels}.length") == 3
+    assert page.evaluate(f"{labels}.every((e) => e.getBoundingClientRect().left >= {left})")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert settles(page, "document.documentElement.scrollWidth === 688")
 
 
 def test_paper_is_white_and_without_what_needs_a_screen(opened):

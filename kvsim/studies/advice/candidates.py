@@ -188,7 +188,7 @@ def _max_num_seqs(evidence: Evidence) -> Found:
     return _doubled(
         evidence,
         {"max_num_seqs": "sequence_slot", "max_num_active_seqs": "active_sequence_slot"},
-        "no request waited for a sequence slot",
+        "at the load that fits no request waited for a sequence slot",
     )
 
 
@@ -199,7 +199,7 @@ def _token_budget(evidence: Evidence) -> Found:
             "max_num_batched_tokens": "token_budget",
             "max_num_scheduled_tokens": "scheduled_token_budget",
         },
-        "hardly a request waited for token budget",
+        "at the load that fits hardly a request waited for token budget",
     )
 
 
