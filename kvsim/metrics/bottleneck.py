@@ -12,7 +12,7 @@ from kvsim.units import NS_PER_S, format_duration
 _COMPACTED = EVENT_KINDS.index("compacted")
 
 # Requests that wait in less of the busy time than this don't make a queue the limit.
-NEGLIGIBLE_WAITING = 0.01
+NEGLIGIBLE_WAITING = 0.05
 # Requests that are longer in the front end on average wait for its thread: alone they take a tenth.
 CROWDED_FRONT_END_S = 0.1
 

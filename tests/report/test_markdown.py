@@ -147,7 +147,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min
 ASCII = st.text(st.sampled_from("ab `|\\*_[]<>&$~!#@(){}"), min_size=1)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(TEXTS | ASCII)
 @example("__init__")
 @example("a__b_c")
