@@ -71,7 +71,7 @@ def _refuse_within(html: Path, folders: Iterable[Path]) -> None:
 def _as_text(found: "Sequence[Against]", html: Path | None) -> str:
     """Return what the terminal shows, at most 80 columns wide where names allow it."""
     from kvsim.cli.text import aligned, wrapped
-    from kvsim.compare.answer import headline, noise, remarks
+    from kvsim.compare.answer import cautions, headline, noise, remarks
     from kvsim.compare.figures import sides_of
     from kvsim.compare.sides import LETTERS
     from kvsim.compare.tables import slo_table
@@ -79,6 +79,7 @@ def _as_text(found: "Sequence[Against]", html: Path | None) -> str:
     sides = sides_of(found)
     blocks = ["\n".join(wrapped(headline(one)) for one in found)]
     blocks.append("\n".join(f"{LETTERS[i]}  {side.name}" for i, side in enumerate(sides)))
+    blocks += map(wrapped, cautions(found))
     for letter, one in zip(LETTERS[1:], found, strict=False):
         blocks.append(_differences(one, letter))
         blocks += [wrapped(text) for text in (noise(one.changes), *remarks(one)) if text]
@@ -118,7 +119,7 @@ def _configurations(sides: "Sequence[Side]") -> list[str]:
 
 def _as_markdown(found: "Sequence[Against]") -> str:
     """Return the answer, the figures that differ, the targets and the settings."""
-    from kvsim.compare.answer import headline, noise, remarks
+    from kvsim.compare.answer import cautions, headline, noise, remarks
     from kvsim.compare.figures import sides_of
     from kvsim.compare.tables import apart, configuration, difference_table, slo_table
     from kvsim.report.markdown import escaped, markdown_table
@@ -126,6 +127,7 @@ def _as_markdown(found: "Sequence[Against]") -> str:
     sides = sides_of(found)
     names = [side.name for side in sides]
     blocks = [f"**{escaped(headline(one))}**" for one in found]
+    blocks += map(escaped, cautions(found))
     for one in found:
         table = difference_table(apart(one), (one.base.name, one.other.name))
         blocks += [markdown_table(table.header, table.rows)] if table.rows else []

@@ -19,7 +19,16 @@ SOONER = (("ttft", "first token"), ("e2e", "whole answer"))
 def headline(one: Against) -> str:
     """Return the answer in one sentence."""
     base, other = short_name(one.base.name), short_name(one.other.name)
-    return f"{_finding(one, base, other)} ({basis(one)})."
+    return f"{_finding(one, base, other)} ({basis(one)}){_slo(one, base, other)}."
+
+
+def _slo(one: Against, base: str, other: str) -> str:
+    """Say who meets its SLO, if only one of both does."""
+    met = [side.summary["verdict"]["met"] for side in (one.other, one.base)]
+    if sorted(met, key=str) != [False, True]:
+        return ""
+    verbs = ("meets", "misses") if met[0] else ("misses", "meets")
+    return f"; {other} {verbs[0]} its SLO, {base} {verbs[1]} it"
 
 
 def basis(one: Against) -> str:
@@ -112,6 +121,16 @@ def total(side: Side) -> int:
 
 
 # More sentences
+
+
+def cautions(found: Sequence[Against]) -> list[str]:
+    """Return what speaks against taking the figures of a run at face value, of all runs."""
+    sides = [found[0].base, *(one.other for one in found)]
+    return [
+        f"Mind, of {short_name(side.name)}: {caveat}"
+        for side in sides
+        for caveat in side.summary["caveats"]
+    ]
 
 
 def remarks(one: Against) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvsim.compare.answer import headline, noise, remarks
+from kvsim.compare.answer import cautions, headline, noise, remarks
 from kvsim.compare.charts import difference_chart, pair_charts
 from kvsim.compare.figures import Against, sides_of
 from kvsim.compare.sides import Side
@@ -59,7 +59,10 @@ def build_page(found: Sequence[Against], command: str) -> str:
         [chart for section in drawn for chart in section.charts],
         name=", ".join(short_name(side.name) for side in sides),
         sentences=[headline(one) for one in found],
-        remarks=list(dict.fromkeys(text for one in found for text in remarks(one))),
+        remarks=[
+            *cautions(found),
+            *dict.fromkeys(text for one in found for text in remarks(one)),
+        ],
         runs=run_table(sides),
         drawn=drawn,
         method=METHOD,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsim.compare.answer import as_dict, headline, noise, remarks
+from kvsim.compare.answer import as_dict, cautions, headline, noise, remarks
 from kvsim.compare.change import Change, by_weight, independent, paired
 from kvsim.compare.figures import FIGURES
 from kvsim.compare.parts import mean_of, series_mean, series_percentiles
@@ -177,6 +177,26 @@ def test_no_request_at_all(bench):
     empty = bench.requests_table(count=0)
     run = bench.run("a", empty)
     assert headline(bench.against(run, run)).startswith("Neither")
+
+
+def test_the_answer_says_who_meets_the_slo_if_only_one_does(bench):
+    requests = bench.requests_table()
+    slow = bench.later(requests, 30 * bench.MS)
+    quick_s = float(np.quantile(requests["first_token_ns"] - requests["arrival_ns"], 0.5)) / 1e9
+    slo = {"ttft_p50_s": quick_s + 0.01}
+    runs = [bench.run(name, rows, slo=slo) for name, rows in (("a", requests), ("b", slow))]
+    assert headline(bench.against(*runs)).endswith("b misses its SLO, a meets it.")
+    assert headline(bench.against(*runs[::-1])).endswith("a meets its SLO, b misses it.")
+    assert "SLO" not in headline(bench.against(runs[0], runs[0]))
+
+
+def test_what_speaks_against_a_run_is_told_beside_the_answer(bench):
+    many, few = bench.requests_table(count=200), bench.requests_table(count=10)
+    runs = bench.run("a", many), bench.run("b", few)
+    told = cautions([bench.against(*runs)])
+    assert told
+    assert all(text.startswith("Mind, of b: ") for text in told)
+    assert not cautions([bench.against(runs[0], runs[0])])
 
 
 def test_what_costs_twice_says_so(bench):
