@@ -51,7 +51,7 @@ _LATENCY_TEXTS = {
 }
 
 LARGEST_IN_FULL = 1e15  # larger numbers are shown as powers of ten
-TINY_SHARE = 1e-5  # smaller ones are shown as `under 0.001 %`
+TINY_SHARE = 1e-5  # smaller ones are shown as `<0.001 %`
 
 _STATISTIC_TEXTS = {"mean": "mean", "max": "largest value"}
 
@@ -126,7 +126,7 @@ def format_number(value: float) -> str:
 def percent(share: float) -> str:
     """Show a share: 0.974 → `97.4 %`; of tiny ones only that there is something."""
     if 0 < share < TINY_SHARE:
-        return f"under {format_number(100.0 * TINY_SHARE)} %"
+        return f"<{format_number(100.0 * TINY_SHARE)} %"
     return f"{format_number(100.0 * share)} %"
 
 
