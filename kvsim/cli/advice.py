@@ -50,10 +50,10 @@ def with_advice(
 
 def as_text(rows: Sequence["Row"]) -> str:
     """Show what to change next, the largest effects in a table; nothing if nobody asked."""
-    from kvsim.report import advice
-
     if not rows:
         return ""
+    from kvsim.report import advice
+
     said = [wrapped(f"{advice.TITLE}: {advice.finding(rows)}")]
     base, seen = advice.base_of(rows), advice.looked_at(rows)
     if seen:

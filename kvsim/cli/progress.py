@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kvsim.rundir.write import Progress as TellRun
-from kvsim.study.tasks import Tell
 from kvsim.units import NS_PER_S, format_duration
+
+if TYPE_CHECKING:
+    from kvsim.study.tasks import Tell
 
 
 class TellCounted(Protocol):
@@ -21,7 +23,7 @@ class TellCounted(Protocol):
 @contextmanager
 def progress_of(
     variants: Sequence[str], requests: int
-) -> Iterator[tuple[TellRun | None, Tell | None]]:
+) -> "Iterator[tuple[TellRun | None, Tell | None]]":
     """Yield what a run and its further replications tell their progress to.
 
     Both are None, unless stderr is a terminal.

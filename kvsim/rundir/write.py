@@ -16,7 +16,6 @@ import numpy as np
 import kvsim
 from kvsim.engine.recorder import Sink
 from kvsim.errors import InputError, Problem
-from kvsim.memory_map import write_memory_map
 from kvsim.metrics.catalog import METRICS
 from kvsim.metrics.summary import Summary, summarize, with_replications
 from kvsim.rundir.read import (
@@ -119,6 +118,8 @@ def with_memory_map(ran: Ran, folder: Path) -> Run:
     Raises:
         OSError: The disk refuses.
     """
+    from kvsim.memory_map import write_memory_map  # not every run is drawn
+
     write_memory_map(folder, ran.variants, ran.requests, ran.run.tables, ran.simulated)
     return open_run(folder)
 
