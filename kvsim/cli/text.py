@@ -107,7 +107,7 @@ def _columns_of_character(character: str) -> int:
 
 
 # A number and what belongs to it: a range, a unit, a sign of times.
-_NUMBER = r"[$~≈]?[-+−]?\d[\d,.]*(?:e[-+]?\d+)?"
+_NUMBER = r"[$~≈<]?[-+−]?\d[\d,.]*(?:e[-+]?\d+)?"
 _UNIT = (
     r"(?:[µm]?s|min|h|days|years|%|×|x|[KMGT]?i?B|[KMGT]B|requests|tokens|seqs|steps|samples|slots"
     r"|blocks|GPUs?|times|replications|replicas?|targets?|independent)(?:/\w+)?"
