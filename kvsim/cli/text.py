@@ -50,7 +50,7 @@ def _least_label(labels: Sequence[str]) -> int:
 def _column_width(column: Sequence[str]) -> int:
     """Return how wide a column must be if its heading is set in several lines."""
     words = [min(columns_of(word), LONGEST_HEADING) for word in column[0].split()]
-    return max(0, *words, *map(columns_of, column[1:]))
+    return max([0, *words, *map(columns_of, column[1:])])
 
 
 def _fitting(widths: Sequence[int], label: int) -> Iterator[list[int]]:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvsim.cli.text import LEAST_LABEL, WIDTH, aligned, columns_of, painted, wrapped
@@ -64,6 +64,7 @@ def test_figures_are_not_broken_wherever_they_stand(figure):
 
 
 @settings(max_examples=40)
+@example(names=["a" * 90, " "], rows=[])
 @given(
     st.lists(NAMES, min_size=1, max_size=7),
     st.lists(st.tuples(NAMES, st.lists(FIGURE | RANGE, min_size=7, max_size=7)), max_size=4),
