@@ -34,7 +34,7 @@ def aligned(rows: Rows) -> str:
         taken = sum(GAP + widths[column] for column in some)
         lines = _set(
             [[row[0], *(row[1 + column] for column in some)] for row in rows],
-            [min(label, max(WIDTH - taken, least)), *(widths[column] for column in some)],
+            [min(label, max(WIDTH - taken, LEAST_LABEL)), *(widths[column] for column in some)],
         )
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks).replace("\u00a0", " ")  # plain text, for who searches it
