@@ -97,11 +97,16 @@ def band(
     x: Sequence[float], lows: Sequence[float], highs: Sequence[float], color: str
 ) -> dict[str, Any]:
     """Return the trace that shades what lies between two lines."""
+    return area([*x, *reversed(x)], [*highs, *reversed(lows)], color)
+
+
+def area(x: Sequence[float | None], y: Sequence[float | None], color: str) -> dict[str, Any]:
+    """Return the trace that shades what a line around it encloses; None parts two such lines."""
     return {
         "type": "scatter",
         "mode": "lines",
-        "x": [*x, *reversed(x)],
-        "y": [*highs, *reversed(lows)],
+        "x": x,
+        "y": y,
         "fill": "toself",
         "fillcolor": color,
         "opacity": 0.18,

@@ -10,8 +10,8 @@ from kvsim.report.drawing import told
 from kvsim.report.figure import (
     Chart,
     Table,
+    area,
     axis,
-    band,
     line_style,
     look,
     named,
@@ -152,7 +152,7 @@ def _step_lines(name: str, spans: StepSpans, place: int, time: TimeAxis) -> list
         "line": line_style(place) | {"shape": "hv"},
     }
     hover = named(name, "%{y:.3g} ms a step")
-    return [band([], [], [], color) | {"x": band_x, "y": band_y} | panel, mean | panel | hover]
+    return [area(band_x, band_y, color) | panel, mean | panel | hover]
 
 
 def _stretches(filled: Any) -> list[tuple[int, int]]:
