@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import kvsim
-from kvsim.cli.main import app
+from kvsim.cli.main import app_with
 from kvsim.errors import InputError
 from kvsim.metrics.catalog import METRICS
 from kvsim.scenario.change import changed
@@ -55,7 +55,7 @@ def path(tmp_path, monkeypatch) -> Path:
 
 
 def kvsim_run(*arguments: str) -> None:
-    command = app
+    command = app_with(["run"])
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         command(["run", *arguments])
 

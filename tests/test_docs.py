@@ -14,7 +14,7 @@ import typer
 from pyarrow import parquet
 from typer.testing import CliRunner
 
-from kvsim.cli.main import app
+from kvsim.cli.main import app_with
 from kvsim.rundir.read import MANIFEST, REPLICATIONS, REPORT, SUMMARY
 from kvsim.tables import MAP_TABLES, TABLES
 
@@ -77,7 +77,7 @@ def test_python_in_the_how_to_guide_runs(tmp_path, monkeypatch, capsys):
 def test_readme_lists_all_commands_and_scenarios():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     commands = set(re.findall(r"^\| `kvsim (\w+)", readme, flags=re.MULTILINE))
-    assert commands == set(typer.main.get_command(app).commands)
+    assert commands == set(typer.main.get_command(app_with()).commands)
     scenarios = set(re.findall(r"^\| \[\w+\]\((scenarios/\w+\.yaml)\)", readme, flags=re.MULTILINE))
     assert scenarios == {f"scenarios/{path.name}" for path in (ROOT / "scenarios").glob("*.yaml")}
 
@@ -192,7 +192,7 @@ def rebuilt(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         arguments = ["run", "docs/assistant.yaml", "--out", str(folder)]
-        assert CliRunner().invoke(app, arguments).exit_code == 0
+        assert CliRunner().invoke(app_with(), arguments).exit_code == 0
     return folder
 
 

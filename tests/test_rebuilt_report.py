@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from kvsim.cli.main import app
+from kvsim.cli.main import app_with
 from kvsim.errors import InputError
 from kvsim.rundir.read import open_run
 
@@ -51,7 +51,7 @@ def in_table(name, changed):
 def test_the_page_is_built_again_to_the_byte(run):
     before = (run / "report.html").read_bytes()
     (run / "report.html").unlink()
-    done = CliRunner().invoke(app, ["report", str(run)])
+    done = CliRunner().invoke(app_with(), ["report", str(run)])
     assert (done.exit_code, done.stdout) == (0, f"Report: {run / 'report.html'}\n")
     assert (run / "report.html").read_bytes() == before
 
@@ -61,7 +61,7 @@ def test_the_page_tells_what_the_files_tell(run):
     summary = json.loads((run / "summary.json").read_text())
     summary["base"]["verdict"]["sentence"] = "A sentence of the file."
     (run / "summary.json").write_text(json.dumps(summary))
-    CliRunner().invoke(app, ["report", str(run)])
+    CliRunner().invoke(app_with(), ["report", str(run)])
     assert "A sentence of the file." in (run / "report.html").read_text()
 
 
@@ -128,7 +128,7 @@ def test_damage_inside_a_table_is_found_where_it_is_read(run):
     content[100:-4000] = bytes(len(content) - 4100)
     path.write_bytes(content)
     for asked in (["report"], ["export", "--openmetrics", str(run.parent / "metrics.txt")]):
-        done = CliRunner().invoke(app, [*asked, str(run)])
+        done = CliRunner().invoke(app_with(), [*asked, str(run)])
         assert isinstance(done.exception, InputError)
         assert str(done.exception).startswith(f"{path}: is damaged: ")
     assert (run / "report.html").read_bytes() == page
@@ -138,4 +138,4 @@ def test_damage_inside_a_table_is_found_where_it_is_read(run):
 def test_half_a_memory_map_is_none(run):
     (run / "memory_map.parquet").unlink(missing_ok=True)
     (run / "memory_looks.parquet").write_bytes(b"")
-    assert CliRunner().invoke(app, ["report", str(run)]).exit_code == 0
+    assert CliRunner().invoke(app_with(), ["report", str(run)]).exit_code == 0

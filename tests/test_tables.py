@@ -110,8 +110,8 @@ def test_neither_pandas_nor_plotly_is_imported_for_tables_and_figures(tmp_path):
         "  lengths: {kind: fixed, prompt_tokens: 20, output_tokens: 5}\n"
     )
     code = (
-        "import sys\nfrom kvsim.cli.main import app\n"
-        "app(sys.argv[1:], standalone_mode=False)\n"
+        "import sys\nfrom kvsim.cli.main import app_with\n"
+        "app_with()(sys.argv[1:], standalone_mode=False)\n"
         "print([name for name in ('pandas', 'plotly', 'rich', 'scipy') if name in sys.modules])"
     )
     arguments = ["run", str(scenario), "--no-report", "--out", str(tmp_path / "run")]

@@ -5,62 +5,60 @@ Exit codes: 0 done (and the SLO is met, or there is none), 1 the SLO is missed o
 terminated.
 """
 
+import atexit
 import gc
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
 
-from kvsim.cli.calibrate import calibrate
-from kvsim.cli.capacity import capacity
-from kvsim.cli.catalog import catalog
-from kvsim.cli.compare import compare
-from kvsim.cli.conform import conform
-from kvsim.cli.export import export
-from kvsim.cli.init import init
-from kvsim.cli.memory import memory
-from kvsim.cli.paper import paper
-from kvsim.cli.plan import plan
-from kvsim.cli.profile import profile
-from kvsim.cli.report import report
-from kvsim.cli.run import run
-from kvsim.cli.schema import schema
-from kvsim.cli.sensitivity import sensitivity
-from kvsim.cli.sweep import sweep
-from kvsim.cli.trace import trace
-from kvsim.cli.validate import validate
 from kvsim.errors import InputError
 
 BAD_INPUT = 2
 DEFECT = 3
 
-app = typer.Typer(
-    help="Capacity planning of LLM serving: simulate a deployment before you rent it.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,  # importing rich would double the time of --help
-    pretty_exceptions_enable=False,
+COMMANDS = (
+    "run",
+    "report",
+    "export",
+    "compare",
+    "capacity",
+    "init",
+    "sweep",
+    "trace",
+    "memory",
+    "conform",
+    "validate",
+    "profile",
+    "plan",
+    "sensitivity",
+    "paper",
+    "calibrate",
+    "catalog",
+    "schema",
 )
-app.command()(run)
-app.command()(report)
-app.command()(export)
-app.command()(compare)
-app.command()(capacity)
-app.command()(init)
-app.command()(sweep)
-app.command()(trace)
-app.command()(memory)
-app.command()(conform)
-app.command()(validate)
-app.command()(profile)
-app.command()(plan)
-app.command()(sensitivity)
-app.command()(paper)
-app.command()(calibrate)
-app.command()(catalog)
-app.command()(schema)
+
+_OBJECTS_OF_IMPORTS = 250_000  # twice what a run has made when it begins
+_STACK_WORDS = 140_000
+
+
+def app_with(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+    """Return the command line with these commands, each in a module of its name."""
+    app = typer.Typer(
+        help="Capacity planning of LLM serving: simulate a deployment before you rent it.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,  # importing rich would double the time of --help
+        pretty_exceptions_enable=False,
+    )
+    for command in commands:
+        app.command()(getattr(import_module(f"kvsim.cli.{command}"), command))
+    app.callback()(_options)
+    return app
 
 
 def _show_version(wanted: bool) -> None:
@@ -71,7 +69,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool,
@@ -81,16 +78,31 @@ def _options(
     """Take the options that stand before a command."""
 
 
+def _on_one_stack(function: Callable[[], None]) -> Callable[[], None]:
+    """Have all frames in one piece of memory, from this function on.
+
+    CPython keeps frames in chunks of 16 KiB and gives each back once its first frame is left: a
+    loop of calls across an edge asks the system for memory at each. A first frame that says it
+    needs much makes the chunk so large that no edge is met (numpy's import took twice as long).
+    """
+    function.__code__ = function.__code__.replace(co_stacksize=_STACK_WORDS)
+    return function
+
+
+@_on_one_stack
 def main() -> None:
     """Run the command line; mistakes of the user become one message each and exit code 2."""
-    # Imports make many objects and hardly any garbage: looking for it takes a tenth of the start.
-    gc.set_threshold(50_000)
+    # Imports make many objects and hardly any garbage, and what is left at the end the system
+    # takes back at once: looking through all of it would be a third of a short run.
+    gc.set_threshold(_OBJECTS_OF_IMPORTS)
+    atexit.register(gc.freeze)
     signal.signal(signal.SIGINT, _interrupted)
     signal.signal(signal.SIGTERM, _interrupted)  # unwinds, so that nothing half-written stays
     if hasattr(signal, "SIGPIPE"):  # end quietly, as other filters do, when the reader has left
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    named = [word for word in sys.argv[1:2] if word in COMMANDS]
     try:
-        app()
+        app_with(named or COMMANDS)()
     except InputError as error:
         _refuse(*(str(problem) for problem in error.problems))
     except OSError as error:

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import kvsim.studies.advice.search
-from kvsim.cli.main import app
+from kvsim.cli.main import app_with
 from kvsim.report.advice import finding
 from kvsim.rundir.read import open_run
 from tests.disk import contents
@@ -34,7 +34,7 @@ def scenario(tmp_path, monkeypatch) -> Path:
 
 
 def kvsim_run(*options):
-    return CliRunner().invoke(app, ["run", "server.yaml", "--jobs", "1", *options])
+    return CliRunner().invoke(app_with(), ["run", "server.yaml", "--jobs", "1", *options])
 
 
 def test_what_to_change_next_comes_after_the_limit_and_is_stored(scenario):
@@ -56,7 +56,7 @@ def test_what_to_change_next_comes_after_the_limit_and_is_stored(scenario):
     page = Path("run/report.html").read_text()
     assert "2 replicas: 2 times the load fits" in page
     assert "kvsim run server.yaml --advise</pre>" in page
-    assert CliRunner().invoke(app, ["report", "run"]).exit_code == 0
+    assert CliRunner().invoke(app_with(), ["report", "run"]).exit_code == 0
     assert Path("run/report.html").read_text() == page
 
 

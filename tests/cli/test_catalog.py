@@ -2,13 +2,13 @@ import json
 
 from typer.testing import CliRunner
 
-from kvsim.cli.main import app
+from kvsim.cli.main import app_with
 from kvsim.gpu import gpu_names, load_gpu
 from kvsim.model import load_model, model_names
 
 
 def listed(*arguments):
-    done = CliRunner().invoke(app, ["catalog", *arguments])
+    done = CliRunner().invoke(app_with(), ["catalog", *arguments])
     assert done.exit_code == 0
     return done.stdout
 

@@ -8,14 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from kvsim.cli.export import _date, _since_1970_ns
-from kvsim.cli.main import app
+from kvsim.cli.main import app_with
 from kvsim.errors import InputError
 
 EXAMPLE = Path(__file__).parents[2] / "reports" / "example"
 
 
 def export(*arguments, run=EXAMPLE):
-    return CliRunner().invoke(app, ["export", str(run), *map(str, arguments)])
+    return CliRunner().invoke(app_with(), ["export", str(run), *map(str, arguments)])
 
 
 def refusal(*arguments, run=EXAMPLE):

@@ -40,7 +40,8 @@ def test_help_names_the_commands_and_version_the_version():
 
 def test_options_that_messages_name_exist():
     """In rooms that tell of no other program's options."""
-    groups = [get_command(command_line.app), *get_command(command_line.app).commands.values()]
+    whole = get_command(command_line.app_with())
+    groups = [whole, *whole.commands.values()]
     known = {
         name for one in groups for part in one.params for name in part.opts + part.secondary_opts
     }
@@ -193,10 +194,10 @@ def test_an_interrupted_run_says_so_by_its_code_and_leaves_nothing(tmp_path, sen
     ],
 )
 def test_a_defect_is_told_from_a_missed_slo(monkeypatch, capsys, error, code, words):
-    def fail():
+    def fail(_):
         raise error
 
-    monkeypatch.setattr(command_line, "app", fail)
+    monkeypatch.setattr(command_line, "app_with", fail)
     monkeypatch.setattr(command_line.signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as stopped:
         command_line.main()

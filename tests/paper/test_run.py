@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import kvsim.paper.run as paper
-from kvsim.cli.main import app
+from kvsim.cli.main import app_with
 from kvsim.errors import InputError
 from kvsim.paper import kv_shares, memory_sizes, swapping
 from kvsim.paper.chapter import Chapter, Finding
@@ -82,14 +82,14 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
 def test_the_command_writes_a_page_and_its_numbers(only_sums, tmp_path: Path):
     page, numbers = tmp_path / "new" / "paper.html", tmp_path / "new" / "paper.json"
     arguments = ["paper", str(FOLDER), "--out", str(page), "--jobs", "1"]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(app_with(), arguments)
     assert result.exit_code == 0
     assert "A sum" in page.read_text(encoding="utf-8")
     assert json.loads(numbers.read_text(encoding="utf-8"))["sum"]["findings"][0]["holds"] is True
-    again = CliRunner().invoke(app, [*arguments, "--json"])
+    again = CliRunner().invoke(app_with(), [*arguments, "--json"])
     assert json.loads(again.stdout)["table1"]["findings"]
     page.write_text("mine", encoding="utf-8")
-    refused = CliRunner().invoke(app, arguments)
+    refused = CliRunner().invoke(app_with(), arguments)
     assert isinstance(refused.exception, InputError)
     assert page.read_text(encoding="utf-8") == "mine"
 

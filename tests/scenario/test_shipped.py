@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kvsim.cli.main import app
+from kvsim.cli.main import app_with
 from kvsim.tables import OUTCOMES
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -111,7 +111,7 @@ def test_each_scenario_that_ships_has_an_answer_here():
 def test_it_runs_and_answers_its_question(answer: Callable[[Figures], None], tmp_path):
     scenario = SCENARIOS / f"{answer.__name__}.yaml"
     arguments = ["run", str(scenario), "--out", str(tmp_path / "run"), "--no-report", "--json"]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(app_with(), arguments)
     summaries = json.loads(result.stdout)
     assert next(iter(summaries)) == "base"
     assert result.exit_code == (1 if summaries["base"]["verdict"]["met"] is False else 0)
