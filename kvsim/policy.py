@@ -24,7 +24,8 @@ class Parameters(BaseModel):
 
     The string below a field describes it. Sources are read for these only where the JSON schema
     is asked for, and validators built only where something is validated: at import both would
-    take longer than all the rest.
+    take longer than all the rest. So a default that is a part itself is `Part.model_construct()`,
+    which builds none.
     """
 
     model_config = ConfigDict(

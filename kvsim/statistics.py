@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,6 +52,7 @@ def mean_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval
     return Interval(mean, mean - half, mean + half, count)
 
 
+@lru_cache(maxsize=1024)  # a summary asks for few, again and again
 def t_quantile(confidence: float, degrees: float) -> float:
     """Return how many standard errors a two-sided interval of Student's t reaches.
 

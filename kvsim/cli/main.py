@@ -7,6 +7,7 @@ terminated.
 
 import atexit
 import gc
+import os
 import signal
 import sys
 import traceback
@@ -96,6 +97,7 @@ def main() -> None:
     # takes back at once: looking through all of it would be a third of a short run.
     gc.set_threshold(_OBJECTS_OF_IMPORTS)
     atexit.register(gc.freeze)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # others would spin for work that isn't here
     signal.signal(signal.SIGINT, _interrupted)
     signal.signal(signal.SIGTERM, _interrupted)  # unwinds, so that nothing half-written stays
     if hasattr(signal, "SIGPIPE"):  # end quietly, as other filters do, when the reader has left

@@ -6,9 +6,9 @@ from kvsim.cli import advice
 from kvsim.cli.text import WIDTH, aligned, wrapped
 from kvsim.metrics.catalog import format_figure, format_number, format_range
 from kvsim.metrics.classes import all_targets, class_table, met_word
+from kvsim.metrics.cost import cost_in_words
 from kvsim.metrics.summary import certainty, compare
-from kvsim.report import headline
-from kvsim.report.figure import short_name
+from kvsim.names import short_name
 from kvsim.rundir.read import REPORT, Run
 from kvsim.scenario.schema import BASE
 from kvsim.units import format_duration
@@ -38,7 +38,7 @@ def as_text(run: Run, target: Path, with_report: bool) -> str:
 
 def _cost(run: Run) -> str:
     """Say what the base costs, as the report does."""
-    words = headline.cost(run.summaries[BASE], run.manifest["variants"][BASE])
+    words = cost_in_words(run.summaries[BASE], run.manifest["variants"][BASE])
     return words[:1].lower() + words[1:]
 
 

@@ -8,7 +8,7 @@ from kvsim.compare.figures import Against
 from kvsim.compare.pairs import shares
 from kvsim.compare.sides import Side
 from kvsim.metrics.catalog import format_figure, metric_of, percent
-from kvsim.report.figure import short_name
+from kvsim.names import short_name
 from kvsim.report.sections import HARDLY_DIFFERENT, HEADLINES, times
 
 NOISE = "as far as this can tell"

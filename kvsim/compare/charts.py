@@ -12,19 +12,9 @@ from kvsim.compare.pairs import shares
 from kvsim.compare.parts import Floats
 from kvsim.compare.tables import SHARE_HEADER, apart, better, difference_table, share_cells
 from kvsim.metrics.catalog import metric_of, percent
+from kvsim.names import short_name
 from kvsim.report.drawing import log_axis
-from kvsim.report.figure import (
-    GRAY,
-    Chart,
-    Key,
-    Table,
-    axis,
-    layout,
-    look,
-    named,
-    rounded,
-    short_name,
-)
+from kvsim.report.figure import GRAY, Chart, Key, Table, axis, layout, look, named, rounded
 from kvsim.report.sections import times
 from kvsim.report.series import MAX_POINTS
 

@@ -17,7 +17,8 @@ from kvsim.compare.tables import (
     slo_table,
     worst_table,
 )
-from kvsim.report.figure import Section, Table, sentence, short_name
+from kvsim.names import short_name
+from kvsim.report.figure import Section, Table, sentence
 from kvsim.report.inputs import Variant
 from kvsim.report.run import report_input
 from kvsim.report.shell import render_page

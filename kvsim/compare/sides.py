@@ -8,7 +8,7 @@ from typing import Any
 
 from kvsim.errors import InputError, Problem, did_you_mean
 from kvsim.metrics.summary import Summary
-from kvsim.report.figure import short_name
+from kvsim.names import short_name
 from kvsim.rundir.read import Run, open_run
 from kvsim.scenario.schema import BASE
 from kvsim.tables import Columns

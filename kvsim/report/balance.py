@@ -9,6 +9,7 @@ import numpy as np
 
 from kvsim.metrics.catalog import format_number
 from kvsim.metrics.latency import FINISHED
+from kvsim.names import short_name
 from kvsim.report.drawing import thinned, told
 from kvsim.report.figure import (
     Chart,
@@ -20,7 +21,6 @@ from kvsim.report.figure import (
     panels,
     rounded,
     sentence,
-    short_name,
     variant_keys,
 )
 from kvsim.report.inputs import Variant

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.names import short_name
+
 # The palette of Okabe and Ito (2008), told apart by all common kinds of color vision.
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE, GRAY = "#0072B2", "#D55E00", "#CC79A7", "#8A8F98"
@@ -24,9 +26,7 @@ VARIANT_LOOKS = (
     (GRAY, "longdashdot"),
 )
 
-NAME_LENGTH = 28
 PANEL_PX = 210
-FIRST_STRONG_ISOLATE, POP_ISOLATE = "\u2068", "\u2069"  # keep a name's direction to itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +123,6 @@ def fill_pattern(shape: str, color: str) -> dict[str, Any]:
 def variant_keys(names: Sequence[str]) -> list[Key]:
     """Return the legend of a chart whose lines are variants."""
     return [Key(short_name(name), *look(place)) for place, name in enumerate(names)]
-
-
-def short_name(name: str, longest: int = NAME_LENGTH) -> str:
-    """Cut a name to what fits in a title; foreign writing can't reorder the words around it."""
-    cut = name if len(name) <= longest else name[: longest - 1] + "…"
-    return cut if name.isascii() else f"{FIRST_STRONG_ISOLATE}{cut}{POP_ISOLATE}"
 
 
 def plotly_text(name: str) -> str:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvsim.metrics.catalog import format_figure, format_number
+from kvsim.metrics.catalog import format_number
+from kvsim.metrics.cost import cost_in_words
 from kvsim.metrics.latency import FINISHED
-from kvsim.metrics.summary import OBSERVED, Summary, certainty, estimate
-from kvsim.report.figure import short_name
+from kvsim.metrics.summary import OBSERVED, Summary, certainty
+from kvsim.names import short_name
 from kvsim.report.inputs import Variant
 from kvsim.units import format_duration
 
@@ -61,7 +62,7 @@ def facts(variant: Variant) -> list[tuple[str, str]]:
         ("Deployment", deployment(variant)),
         ("Engine", settings(variant)),
         ("Load", load(variant)),
-        ("Cost", cost(variant.summary, variant.inputs)),
+        ("Cost", cost_in_words(variant.summary, variant.inputs)),
         ("How sure", confidence(variant.summary)),
     )
     return [(word, words) for word, words in rows if words]
@@ -141,36 +142,6 @@ def load(variant: Variant) -> str:
     if len(answered):
         tokens += f" and {format_number(float(answered.mean()))} out"
     return f"{', '.join(word for word in words if word)}; on average {tokens}."
-
-
-def cost(summary: Summary, inputs: Mapping[str, Any]) -> str:
-    """Say what the GPUs cost, by the hour and by the token; without a price, how to give one."""
-    hourly = estimate(summary, "usd_per_hour")
-    if hourly is None:
-        return "No price of this GPU is known: set price_usd_per_gpu_hour in the scenario."
-    words = f"{_usd(hourly)} an hour"
-    a_million = estimate(summary, "usd_per_million_output_tokens")
-    if a_million is None:
-        words += "; no token was served, so there is no cost per token"
-    else:
-        words += f", {_usd(a_million)} per million output tokens"
-    return f"{words}{_price_basis(inputs)}."
-
-
-def _usd(amount: float) -> str:
-    return format_figure("usd_per_hour", amount).removesuffix("/h")
-
-
-def _price_basis(inputs: Mapping[str, Any]) -> str:
-    price = inputs.get("price")
-    if not price:
-        return ""
-    basis = f"at {_usd(price['usd_per_gpu_hour'])} a GPU hour"
-    if price["as_of"]:
-        basis += f" as of {price['as_of']}"
-    if price["low"] < price["high"]:
-        basis += f"; offers range from {_usd(price['low'])} to {_usd(price['high'])}"
-    return f" ({basis})"
 
 
 def confidence(summary: Summary) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.names import short_name
 from kvsim.report.drawing import log_axis, thinned, told
 from kvsim.report.figure import (
     BLUE,
@@ -20,7 +21,6 @@ from kvsim.report.figure import (
     panels,
     plotly_text,
     sentence,
-    short_name,
 )
 from kvsim.report.inputs import Variant
 from kvsim.report.series import Floats, Ints

@@ -6,9 +6,10 @@ from typing import Any
 
 from kvsim.metrics.catalog import format_figure
 from kvsim.metrics.classes import all_targets, met_word
+from kvsim.metrics.cost import cost_in_words
 from kvsim.metrics.summary import certainty, compare
+from kvsim.names import short_name
 from kvsim.report import advice, headline, sections
-from kvsim.report.figure import short_name
 from kvsim.report.inputs import ReportInput, Variant
 
 # The comparison's rows; with that of the SLO they are twelve.
@@ -54,7 +55,7 @@ def as_markdown(run: ReportInput) -> str:
 
 def _facts(base: Variant) -> list[str]:
     told = (
-        ("Cost", headline.cost(base.summary, base.inputs)),
+        ("Cost", cost_in_words(base.summary, base.inputs)),
         ("Deployment", headline.deployment(base)),
         ("Load", headline.load(base)),
     )

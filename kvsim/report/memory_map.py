@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from kvsim.metrics.catalog import percent
-from kvsim.report.figure import Key, Section, Table, script_json, short_name
+from kvsim.names import short_name
+from kvsim.report.figure import Key, Section, Table, script_json
 from kvsim.report.inputs import Variant
 from kvsim.report.over_time import SLOT_LOOKS
 from kvsim.report.series import Floats, Ints

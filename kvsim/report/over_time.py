@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.metrics.catalog import percent
+from kvsim.names import short_name
 from kvsim.report.figure import (
     BROWN,
     GRAY,
@@ -25,7 +26,6 @@ from kvsim.report.figure import (
     panels,
     plotly_text,
     rounded,
-    short_name,
 )
 from kvsim.report.inputs import Variant
 from kvsim.report.series import Ints, Reduced, Timeline, extent_ns, reduced, timeline

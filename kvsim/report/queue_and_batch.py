@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.names import short_name
 from kvsim.report.drawing import told
 from kvsim.report.figure import (
     Chart,
@@ -18,7 +19,6 @@ from kvsim.report.figure import (
     panel_axis,
     panels,
     sentence,
-    short_name,
     variant_keys,
 )
 from kvsim.report.inputs import Variant

@@ -7,7 +7,8 @@ from typing import Any
 from kvsim.metrics.catalog import METRICS, format_figure, format_range, metric_of, percent
 from kvsim.metrics.classes import all_targets, class_table
 from kvsim.metrics.summary import Summary, compare, estimate
-from kvsim.report.figure import Table, sentence, short_name
+from kvsim.names import short_name
+from kvsim.report.figure import Table, sentence
 from kvsim.report.headline import margin_bar
 from kvsim.report.inputs import Variant
 from kvsim.report.uncertainty import interval

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kvsim.metrics.catalog import SHARE_METRICS, percent
+from kvsim.names import short_name
 from kvsim.report.bars import Piece, bars_layout, keys_of, names_of, stacked
 from kvsim.report.drawing import told
 from kvsim.report.figure import (
@@ -20,7 +21,6 @@ from kvsim.report.figure import (
     Chart,
     Table,
     sentence,
-    short_name,
 )
 from kvsim.report.inputs import Variant
 

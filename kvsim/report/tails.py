@@ -7,6 +7,7 @@ import numpy as np
 
 from kvsim.metrics.catalog import format_figure, latency_and_statistic, metric_of, percent
 from kvsim.metrics.latency import request_latency
+from kvsim.names import short_name
 from kvsim.report.figure import (
     GRAY,
     Chart,
@@ -16,7 +17,6 @@ from kvsim.report.figure import (
     line_style,
     named,
     rounded,
-    short_name,
     variant_keys,
 )
 from kvsim.report.inputs import Variant

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from kvsim.metrics.catalog import METRICS, format_figure, format_range
 from kvsim.metrics.summary import COMPARED, Summary, certainty
-from kvsim.report.figure import Table, short_name
+from kvsim.names import short_name
+from kvsim.report.figure import Table
 from kvsim.report.inputs import Variant
 
 # Whose means are shown with how many independent observations they rest on.

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from kvsim.metrics.catalog import METRICS, PHASE_METRICS, percent
 from kvsim.metrics.phases import BAND, PHASES, QUANTILES
+from kvsim.names import short_name
 from kvsim.report.bars import Piece, bars_layout, keys_of, names_of, stacked
 from kvsim.report.drawing import told
 from kvsim.report.figure import (
@@ -17,7 +18,6 @@ from kvsim.report.figure import (
     VERMILLION,
     Chart,
     Table,
-    short_name,
 )
 from kvsim.report.inputs import Variant
 from kvsim.report.over_time import SLOT_LOOKS

@@ -225,7 +225,7 @@ class KernelStepCost(Policy):
     """Time of a step that no kernel explains; null: that of the profile."""
     front_end: FrontEnd | None = None
     """What a request pays outside of the engine's steps; null: as the profile says."""
-    attention_kernel: AnyAttentionKernel = Modern()
+    attention_kernel: AnyAttentionKernel = Modern.model_construct()
     """Generation of the kernels that read the KV cache: what paging costs them."""
     expert_routing: Routing = "auto"
     """How tokens choose experts: all alike (uniform, balanced), or some far more often than others;
@@ -271,15 +271,15 @@ class Scenario(Parameters):
     """Name in the catalog, or path of a config.json or its folder, beside this file."""
     gpu: AnyGpu
     """Name in the catalog, or your own GPU by its figures."""
-    engine: Engine = Engine()
+    engine: Engine = Engine.model_construct()
     """Settings of each replica, under the names of `vllm serve`."""
-    kv_cache: AnyAllocator = Paged()
+    kv_cache: AnyAllocator = Paged.model_construct()
     """How the KV cache is laid out."""
-    scheduler: AnyScheduler = Vllm()
+    scheduler: AnyScheduler = Vllm.model_construct()
     """Who runs in a step: vLLM V1's scheduler, or that of an engine of 2022 to 2024."""
     replicas: int = Field(default=1, ge=1, le=1024)
     """Equal servers, each with its own GPUs."""
-    routing: AnyRouter = RoundRobin()
+    routing: AnyRouter = RoundRobin.model_construct()
     """Which replica gets a request."""
     workload: Workload
     """What the clients send."""
@@ -288,7 +288,7 @@ class Scenario(Parameters):
     seconds), and max_failed_fraction, by default 0.001."""
     class_slos: dict[ClassName, Slo] = Field(default_factory=dict)
     """Targets of single classes of traffic, by their names; itl can't be told apart by class."""
-    cost: AnyCost = KernelStepCost()
+    cost: AnyCost = KernelStepCost.model_construct()
     """How long a step lasts."""
     price_usd_per_gpu_hour: float | None = Field(default=None, gt=0, le=1e6)
     """Your price of a GPU; null: that of the catalog, if it knows one."""

@@ -4,8 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.metrics.catalog import percent
+from kvsim.names import short_name
 from kvsim.report.drawing import HEIGHT_PX, MOST_LABELS, line, log_axis, short_number, thinned
-from kvsim.report.figure import Chart, Table, axis, layout, rounded, short_name
+from kvsim.report.figure import Chart, Table, axis, layout, rounded
 from kvsim.traffic.summary import Traffic
 from kvsim.units import format_bytes
 

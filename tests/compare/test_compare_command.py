@@ -8,8 +8,8 @@ import pytest
 from kvsim.compare.figures import against
 from kvsim.compare.page import build_page
 from kvsim.compare.sides import open_sides
+from kvsim.names import short_name
 from kvsim.report.configuration import ABSENT, as_diff, differing, flattened
-from kvsim.report.figure import short_name
 
 HOSTILE = "</script><script>window.pwned=1</script>|`*x*`"
 

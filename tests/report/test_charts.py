@@ -7,8 +7,9 @@ import plotly.graph_objects as go
 import pytest
 
 from kvsim.metrics.catalog import format_figure, percent
+from kvsim.names import short_name
 from kvsim.report.balance import balance
-from kvsim.report.figure import Chart, short_name
+from kvsim.report.figure import Chart
 from kvsim.report.fingerprint import fingerprint
 from kvsim.report.iterations import iterations
 from kvsim.report.over_time import SLOT_LOOKS, occupancy, preemptions, slot_uses

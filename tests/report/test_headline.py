@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from kvsim.report.headline import BOUND_AT, confidence, cost, deployment, load, margin_bar, settings
+from kvsim.metrics.cost import cost_in_words
+from kvsim.report.headline import BOUND_AT, confidence, deployment, load, margin_bar, settings
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.resolve import resolve_all
 
@@ -146,7 +147,7 @@ def test_the_load_is_that_of_the_request_table(variant):
 )
 def test_the_cost_is_told_or_how_to_give_a_price(variant, figures, changes, said):
     priced = variant(figures, **changes)
-    assert cost(priced.summary, priced.inputs) == said
+    assert cost_in_words(priced.summary, priced.inputs) == said
 
 
 @pytest.mark.parametrize(

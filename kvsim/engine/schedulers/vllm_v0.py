@@ -52,7 +52,7 @@ class VllmV0(SchedulerPolicy):
     sequence, swap a group of several."""
     swap_space_gib: float = Field(default=4.0, ge=0, le=1e5)
     """Memory of the host for swapped blocks of each GPU, GiB; vLLM's swap_space."""
-    link: HostLink = HostLink()
+    link: HostLink = HostLink.model_construct()
     """How blocks get to the host and back."""
     declared_prefixes: bool = False
     """Keep the blocks of each system prompt that the workload names (`prefix_tokens` of its

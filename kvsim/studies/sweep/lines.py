@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvsim.metrics.catalog import METRICS, format_figure
+from kvsim.names import short_name
 from kvsim.report.figure import (
     VARIANT_LOOKS,
     Chart,
@@ -15,7 +16,6 @@ from kvsim.report.figure import (
     look,
     plotly_text,
     sentence,
-    short_name,
 )
 from kvsim.statistics import Interval
 from kvsim.studies.sweep.expand import VARIANT
