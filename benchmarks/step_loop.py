@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import simpy
 
-from kvsim.engine.cluster import RunTotals
+from kvsim.engine.fleet import RunTotals
 from kvsim.rundir.write import write_tables
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.requests import draw_requests

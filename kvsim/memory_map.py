@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.engine.allocators._slot_runs import NOBODY, SlotRuns
-from kvsim.engine.cluster import Cluster, Fleet
+from kvsim.engine.cluster import Cluster
+from kvsim.engine.fleet import Fleet
 from kvsim.scenario.variant import ResolvedVariant
 from kvsim.simulate import Simulated, fleet_of
 from kvsim.table_files import TableWriter, chunks

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from kvsim.cost import StepShape
 from kvsim.engine import compiled
 from kvsim.engine.allocators.contiguous import Contiguous
-from kvsim.engine.cluster import Cluster, Fleet, Progress, RunTotals
+from kvsim.engine.fleet import Fleet, Progress, RunTotals
 from kvsim.engine.ranks import to_ranks
 from kvsim.engine.recorder import Sink
 from kvsim.metrics import RunContext, StepCosts
@@ -52,6 +52,8 @@ def simulate(
             if (ran := run_compiled(requests, fleet, loop, sink, progress)) is not None:
                 return Simulated(*ran)
             fleet = fleet_of(variant, replication)  # its router has drawn
+    from kvsim.engine.cluster import Cluster  # brings SimPy
+
     cluster = Cluster(requests, fleet, sink, progress)
     totals = cluster.run(None if until_s is None else seconds_to_ns(until_s))
     return Simulated(totals, cluster.kv_capacity_tokens)

@@ -132,6 +132,8 @@ HOMES = (
     "kvsim.memory.kv_groups",
     "kvsim.engine.replica",
     "kvsim.engine.unfilled",
+    "kvsim.engine.fleet",
+    "kvsim.engine.reader",
     "kvsim.engine.cluster",
     "kvsim.engine.clients",
 )

@@ -151,7 +151,7 @@ def test_the_size_of_chunks_changes_no_row(tmp_path, monkeypatch, steps):
     (tmp_path / "other").mkdir()
     short = SCENARIO.replace("num_requests: 120", "num_requests: 40")
     usual = run(tmp_path / "usual", short)
-    monkeypatch.setattr("kvsim.engine.cluster.STEPS_IN_A_CHUNK", steps)
+    monkeypatch.setattr("kvsim.engine.recorder.STEPS_IN_A_CHUNK", steps)
     other = run(tmp_path / "other", short)
     groups = pq.ParquetFile(tmp_path / "other" / "run" / "steps.parquet").num_row_groups
     assert groups > 5

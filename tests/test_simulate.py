@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvsim.engine.cluster import FINISHED, UNFINISHED
+from kvsim.engine.fleet import FINISHED, UNFINISHED
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.requests import draw_requests

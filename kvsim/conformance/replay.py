@@ -14,8 +14,9 @@ from kvsim.conformance.recording import Recording, to_ns
 from kvsim.conformance.step_time import recorded_step_time
 from kvsim.engine.allocators import KVAllocator, PoolShape
 from kvsim.engine.allocators.paged import Paged
-from kvsim.engine.cluster import FINISHED, BuildScheduler, Cluster, Fleet
+from kvsim.engine.cluster import Cluster
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.fleet import FINISHED, BuildScheduler, Fleet
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.engine.schedulers import WaitingQueue
 from kvsim.engine.schedulers.vllm import VllmScheduler

@@ -6,21 +6,20 @@ session, another attempt, or a permit for whoever waits at the gate.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from simpy import Event
 
 from kvsim.engine.clock import Clock, Instant
-from kvsim.engine.content import Paths
+from kvsim.engine.reader import RequestReader, as_view
 from kvsim.engine.request import Request
 from kvsim.errors import InputError, require
 from kvsim.units import NS_PER_S
 from kvsim.workload.limits import LATEST_NS
-from kvsim.workload.requests import NO_LIMIT, PATIENT, Gate, RequestTable
+from kvsim.workload.requests import PATIENT, Gate, RequestTable
 
 # An answer takes at least so long to its client, and the client's next request to the server: it
 # never gets into the step that starts when the answer's last token comes.
@@ -39,57 +38,6 @@ class Server(Protocol):
         ...
 
 
-class RequestReader:
-    """Makes the engine's requests out of rows of the request table."""
-
-    def __init__(self, requests: RequestTable, max_model_len: int, with_contents: bool) -> None:
-        self._segments = requests.segments
-        self._max_model_len = max_model_len
-        self._paths = Paths() if with_contents else None
-        # Views give Python's integers, at half the cost of numpy's scalars.
-        columns = (requests.prompt_tokens, requests.output_tokens, requests.max_tokens)
-        self._prompt, self._output, self._limit = map(_view, columns)
-        self._group = _view(requests.group)
-        self._session = self._group if requests.session is None else _view(requests.session)
-        self._priority = None if requests.priority is None else _view(requests.priority)
-        self._beams, self._prefix_tokens = requests.beams, requests.prefix_tokens
-        self._class = None if requests.traffic_class is None else _view(requests.traffic_class)
-
-    def read(self, row: int, number: int, arrival_ns: int) -> tuple[Request, int]:
-        """Return the request of a row, and the true length of its answer.
-
-        `max_tokens` is the client's limit, or what the context length leaves; the answer ends
-        there. The length is looked at when a token has come, so one comes in any case (R34).
-        """
-        prompt_tokens, limit, group = self._prompt[row], self._limit[row], self._group[row]
-        room = max(1, self._max_model_len - prompt_tokens)
-        max_tokens = room if limit == NO_LIMIT else min(limit, room)
-        content = None
-        if self._paths is not None:
-            content = (
-                self._paths.chain(*self._segments.of(row))
-                if self._segments
-                else self._paths.unique(group, number, prompt_tokens)
-            )
-        priority = self._priority[row] if self._priority else 0
-        session = self._session[row]
-        request = Request(
-            number, group, arrival_ns, prompt_tokens, max_tokens, content, session, priority
-        )
-        if self._class:
-            request.traffic_class = self._class[row]
-        if self._beams:
-            request.parents = self._beams.of(group)
-        if self._prefix_tokens is not None and self._segments is not None:
-            request.prefix = int(self._segments.seed[self._segments.first[row]])
-            request.prefix_tokens = int(self._prefix_tokens[row])
-        return request, min(self._output[row], max_tokens)
-
-
-def _view(column: NDArray[np.int64]) -> Sequence[int]:
-    return np.ascontiguousarray(column).data
-
-
 class Clients:
     """Sends the requests of a table; `left` tells it what the server has done."""
 
@@ -106,7 +54,7 @@ class Clients:
         starts = np.diff(requests.group, prepend=-1) != 0
         starts |= np.diff(requests.arrival_ns, prepend=-1) != 0
         # First row of each group; one more ends the last. Here groups go by their place.
-        self._first_rows = _view(np.append(np.flatnonzero(starts), len(requests)))
+        self._first_rows = as_view(np.append(np.flatnonzero(starts), len(requests)))
         self._open: dict[int, list[Request]] = {}  # by group: on their way
         self._attempts: dict[int, int] = {}  # of open groups that are on a further one
         self._failed: set[int] = set()  # open groups of which a sample was rejected
@@ -132,7 +80,7 @@ class Clients:
 
     def _begin_sessions(self) -> Generator[Event, Any, None]:
         """Walk through the table: one timeout for each instant at which sessions begin."""
-        clock, arrival_ns = self._clock, _view(self._requests.arrival_ns)
+        clock, arrival_ns = self._clock, as_view(self._requests.arrival_ns)
         for group in self._sessions():
             begins_ns = arrival_ns[self._first_rows[group]]
             if begins_ns > clock.now:

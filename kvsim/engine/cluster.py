@@ -7,71 +7,35 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.cost import StepCost
-from kvsim.cost.front_end import FrontEnd
+from kvsim.engine import recorder
 from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.allocators._slot_runs import SlotRuns
-from kvsim.engine.clients import Clients, RequestReader
+from kvsim.engine.clients import Clients
 from kvsim.engine.clock import Clock, Instant
-from kvsim.engine.config import EngineConfig
+from kvsim.engine.fleet import (
+    FINISHED,
+    REJECTED,
+    REJECTION,
+    TIMED_OUT,
+    UNFINISHED,
+    Fleet,
+    Progress,
+    RunTotals,
+    why_never,
+)
 from kvsim.engine.laws import Population, StepLaws, check_swap_space
 from kvsim.engine.loads import load_of
+from kvsim.engine.reader import RequestReader
 from kvsim.engine.recorder import Recorder, Sink
 from kvsim.engine.replica import Replica
 from kvsim.engine.request import Request, RequestView
-from kvsim.engine.routers import Router
-from kvsim.engine.schedulers import Scheduler, WaitingQueue
+from kvsim.engine.schedulers import WaitingQueue
 from kvsim.engine.schedulers.queues import new_queue
-from kvsim.engine.schedulers.vllm import VllmScheduler
 from kvsim.errors import require
-from kvsim.tables import EVENT_KINDS, OUTCOMES, STEPS
+from kvsim.tables import STEPS
 from kvsim.workload.requests import RequestTable
 
-FINISHED = OUTCOMES.index("finished")
-REJECTED = OUTCOMES.index("rejected")
-UNFINISHED = OUTCOMES.index("unfinished")
-TIMED_OUT = OUTCOMES.index("timed_out")
 STEP_START = [column.name for column in STEPS].index("start_ns")
-REJECTION = EVENT_KINDS.index("rejected")
-
-# A chunk of rows leaves when so many steps of all replicas have come together, or requests.
-STEPS_IN_A_CHUNK = 32_768
-REQUESTS_IN_A_CHUNK = 50_000
-
-Progress = Callable[[int, int], None]  # simulated ns, requests that have left
-BuildScheduler = Callable[[EngineConfig, KVAllocator, WaitingQueue], Scheduler]
-BuildAllocator = Callable[[Callable[[RequestView], int]], KVAllocator]
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """Equal replicas behind a router.
-
-    `build_allocator` gets the oracle of true answer lengths. Each replica has a `front_end`, if
-    there is any. Unless it `refuses_hopeless` requests those are let in that can never be served
-    (R31); they may block the queue for ever (R32 to R34).
-    """
-
-    config: EngineConfig
-    replicas: int
-    router: Router
-    build_allocator: BuildAllocator
-    cost: StepCost
-    copy_ns_per_token: float = 0.0
-    build_scheduler: BuildScheduler = VllmScheduler
-    front_end: FrontEnd | None = None
-    refuses_hopeless: bool = True
-    plans_ahead: bool = True  # else every step is an event, with the same results
-
-
-@dataclass(frozen=True, slots=True)
-class RunTotals:
-    """What a run did, for benchmarks and laws: deterministic counts, and the end of the clock."""
-
-    end_ns: int
-    steps: int
-    events: int  # put on SimPy's calendar
-    retried_rows: tuple[int, ...]  # of the request table, of each request beyond its last row
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +252,7 @@ class Cluster:
         replica = self._replicas[max(0, request.replica)]
         replica.catch_up()
         steps = replica.step - self._written_steps[replica.index]
-        if steps * self._fleet.replicas >= STEPS_IN_A_CHUNK:
+        if steps * self._fleet.replicas >= recorder.STEPS_IN_A_CHUNK:
             self._flush()
 
     def give_up(self, number: int) -> None:
@@ -365,7 +329,7 @@ class Cluster:
             request.cached_tokens,
             request.hit_tokens - request.cached_tokens,
         )
-        if self._unwritten_requests >= REQUESTS_IN_A_CHUNK:
+        if self._unwritten_requests >= recorder.REQUESTS_IN_A_CHUNK:
             self._flush()
 
     def _flush(self) -> None:
@@ -410,20 +374,3 @@ class Cluster:
             sum(replica.held_tokens + replica.inside_tokens for replica in self._replicas) == 0,
             "no KV slot is held for a request that has left",
         )
-
-
-def why_never(request: RequestView, config: EngineConfig, allocator: KVAllocator) -> str:
-    """Say why a request can never be served, as vLLM's front end would refuse it (R31); else ''."""
-    if not request.prompt_tokens:
-        return "its prompt is empty"
-    if request.prompt_tokens >= config.max_model_len:
-        return (
-            f"its prompt of {request.prompt_tokens} tokens leaves no room for an answer in "
-            f"max_model_len {config.max_model_len}"
-        )
-    if not allocator.can_ever_fit(request):
-        return (
-            f"its prompt of {request.prompt_tokens} tokens with max_tokens {request.max_tokens} "
-            f"can never fit the KV cache of {allocator.capacity_tokens} tokens"
-        )
-    return ""

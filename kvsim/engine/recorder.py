@@ -10,6 +10,9 @@ from kvsim.engine.step_rows import StepRows
 from kvsim.tables import TABLES
 
 ROWS_IN_A_CHUNK = 32_768
+# A chunk of rows leaves when so many steps of all replicas have come together, or requests.
+STEPS_IN_A_CHUNK = 32_768
+REQUESTS_IN_A_CHUNK = 50_000
 
 Sink = Callable[[str, NDArray[np.int64]], None]  # table name, rows of shape (n, columns)
 

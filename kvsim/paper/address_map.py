@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.allocators.contiguous import Contiguous
-from kvsim.engine.cluster import BuildAllocator, Cluster
+from kvsim.engine.cluster import Cluster
+from kvsim.engine.fleet import BuildAllocator
 from kvsim.engine.request import RequestView
 from kvsim.scenario.load import load_scenario
 from kvsim.simulate import fleet_of

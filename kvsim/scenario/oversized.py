@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from kvsim.engine.clients import RequestReader
-from kvsim.engine.cluster import why_never
+from kvsim.engine.fleet import why_never
+from kvsim.engine.reader import RequestReader
 from kvsim.errors import InputError, Problem
 from kvsim.scenario.load import ScenarioFile
 from kvsim.scenario.variant import ResolvedVariant

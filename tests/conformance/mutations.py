@@ -17,7 +17,7 @@ from kvsim.engine.allocators._hybrid_lookup import Lookup
 from kvsim.engine.allocators._lru import LruQueue
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import PagedPool
-from kvsim.engine.clients import RequestReader
+from kvsim.engine.reader import RequestReader
 from kvsim.engine.replica import Replica
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import queues

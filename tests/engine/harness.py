@@ -12,8 +12,9 @@ from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators._hybrid import HybridPool
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import Paged, PagedPool
-from kvsim.engine.cluster import Cluster, Fleet, RunTotals
+from kvsim.engine.cluster import Cluster
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.fleet import Fleet, RunTotals
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.engine.schedulers import KVBlock, Plan, SchedulerPolicy, WaitingQueue
 from kvsim.engine.schedulers.vllm import Vllm, VllmScheduler

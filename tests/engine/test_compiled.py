@@ -14,13 +14,14 @@ import pytest
 
 import kvsim.engine.compiled
 from kvsim.cost.front_end import FrontEnd
-from kvsim.engine import cluster
+from kvsim.engine import recorder
 from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.paged import Paged
-from kvsim.engine.cluster import Cluster, Fleet
+from kvsim.engine.cluster import Cluster
 from kvsim.engine.compiled import fleet as compiled
 from kvsim.engine.compiled import machine_code, pays, price
 from kvsim.engine.compiled.loop import advance
+from kvsim.engine.fleet import Fleet
 from kvsim.engine.ranks import to_ranks
 from kvsim.engine.routers.least_requests import LeastRequests
 from kvsim.engine.routers.least_tokens import LeastTokens
@@ -121,8 +122,8 @@ def test_several_replicas(group, monkeypatch):
     """Rows of all replicas stand in the order in which the cluster writes them, chunk by chunk."""
     for seed in range(group * 10, group * 10 + 10):
         rng = np.random.default_rng(seed)
-        monkeypatch.setattr(cluster, "STEPS_IN_A_CHUNK", int(rng.choice([1, 10, 30, 200])))
-        monkeypatch.setattr(cluster, "REQUESTS_IN_A_CHUNK", int(rng.choice([1, 3, 20, 1000])))
+        monkeypatch.setattr(recorder, "STEPS_IN_A_CHUNK", int(rng.choice([1, 10, 30, 200])))
+        monkeypatch.setattr(recorder, "REQUESTS_IN_A_CHUNK", int(rng.choice([1, 3, 20, 1000])))
         requests, config, cost = plain(seed)
         front_end = FrontEnd(per_prompt_token_s=5e-9, request_s=3e-9, busy_s=1e-9)
         ranks = int(rng.choice([1, 1, 2]))
@@ -138,7 +139,7 @@ def test_several_replicas(group, monkeypatch):
 
 def test_rows_leave_and_progress_is_told_as_it_goes(monkeypatch):
     """A fleet whose router looks at loads holds no more rows than a chunk, and what is in flight"""
-    monkeypatch.setattr(cluster, "STEPS_IN_A_CHUNK", 64)
+    monkeypatch.setattr(recorder, "STEPS_IN_A_CHUNK", 64)
     requests, config, cost = plain(1)
     chunks, told = [], []
     fleet = fleet_with(config, cost, 4, LeastRequests())

@@ -10,8 +10,9 @@ import kvsim.engine.cluster
 from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.clock import Clock
-from kvsim.engine.cluster import Cluster, Fleet
+from kvsim.engine.cluster import Cluster
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.fleet import Fleet
 from kvsim.engine.request import Request
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.engine.schedulers.vllm import VllmScheduler

@@ -7,8 +7,9 @@ import pytest
 
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.clock import Instant
-from kvsim.engine.cluster import FINISHED, Cluster
+from kvsim.engine.cluster import Cluster
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.fleet import FINISHED
 from kvsim.engine.laws import Population, StepLaws
 from kvsim.engine.replica import Replica
 from kvsim.engine.schedulers.vllm import VllmScheduler

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvsim.cost.front_end import FrontEnd
-from kvsim.engine import cluster, replica
+from kvsim.engine import recorder, replica
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.clock import Clock
 from kvsim.engine.config import EngineConfig
@@ -55,7 +55,7 @@ def test_one_replica(group):
 @pytest.mark.parametrize("group", range(4))
 def test_clients_that_wait_give_up_and_retry(group, monkeypatch):
     """Closed loops, sessions, deadlines, front ends, routers that look, runs that are cut."""
-    monkeypatch.setattr(cluster, "STEPS_IN_A_CHUNK", 30)
+    monkeypatch.setattr(recorder, "STEPS_IN_A_CHUNK", 30)
     for seed in range(group * 12, group * 12 + 12):
         rng = np.random.default_rng(seed)
         config = replace(

@@ -10,8 +10,8 @@ from kvsim.conformance.replay import engine_config, replay, request_table
 from kvsim.conformance.step_time import recorded_step_time
 from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.paged import PagedPool
-from kvsim.engine.cluster import why_never
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.fleet import why_never
 from kvsim.engine.request import Request
 from kvsim.errors import InputError
 from kvsim.tables import OUTCOMES

@@ -6,8 +6,9 @@ import pytest
 from kvsim.cost.affine import AffineCost
 from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.paged import PagedPool
-from kvsim.engine.cluster import Cluster, Fleet
+from kvsim.engine.cluster import Cluster
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.fleet import Fleet
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.metrics import StepCosts
 from kvsim.metrics.gaps import event_gaps, step_gaps

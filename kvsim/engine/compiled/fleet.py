@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from kvsim.engine import cluster
+from kvsim.engine import recorder
 from kvsim.engine.allocators import KVAllocator
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import PagedPool
-from kvsim.engine.cluster import FINISHED, REJECTED, REJECTION, Fleet, Progress, RunTotals
 from kvsim.engine.compiled import layout
 from kvsim.engine.compiled.layout import (
     ADMITTED_NS,
@@ -39,6 +38,7 @@ from kvsim.engine.compiled.machine_code import Advance
 from kvsim.engine.compiled.price import cost_arrays
 from kvsim.engine.compiled.state import known_requests, pool_of, replicas_of
 from kvsim.engine.compiled.unwritten import Unwritten
+from kvsim.engine.fleet import FINISHED, REJECTED, REJECTION, Fleet, Progress, RunTotals
 from kvsim.engine.laws import Population, StepLaws
 from kvsim.engine.recorder import Sink
 from kvsim.engine.schedulers.queues import new_queue
@@ -110,7 +110,7 @@ def run_compiled(
         rehearsal = replicas_of(fleet, requests, known.copy(), NEVER_NS)
         if not _stays_plain(Unwritten(rehearsal), loop, cost):
             return None
-    pause_steps = -(-cluster.STEPS_IN_A_CHUNK // fleet.replicas)
+    pause_steps = -(-recorder.STEPS_IN_A_CHUNK // fleet.replicas)
     replicas = replicas_of(fleet, requests, known, pause_steps)
     run = _Run(requests, replicas, sink, progress)
     return run.to_the_end(loop, cost), pool_of(fleet).capacity_tokens
@@ -154,8 +154,8 @@ class _Run:
             pausing = np.flatnonzero(at[:, PAUSES]).tolist()
             first = min(pausing, key=lambda each: (at[each, NOW_NS], each), default=None)
             left = self._leaving(first)
-            if len(left) >= cluster.REQUESTS_IN_A_CHUNK:
-                left = left[: cluster.REQUESTS_IN_A_CHUNK]
+            if len(left) >= recorder.REQUESTS_IN_A_CHUNK:
+                left = left[: recorder.REQUESTS_IN_A_CHUNK]
             elif first is None:
                 break
             else:

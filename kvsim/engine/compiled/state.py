@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.engine.allocators.paged import PagedPool
-from kvsim.engine.cluster import Fleet
 from kvsim.engine.compiled import layout
 from kvsim.engine.compiled.layout import KNOWN, Ints, Replicas
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.fleet import Fleet
 from kvsim.tables import EVENTS, HEAD_LACKS, STEPS
 from kvsim.workload.requests import NO_LIMIT, RequestTable
 
