@@ -1,8 +1,9 @@
 """What all policies share: one file each, frozen parameters with a `kind`, found in their package.
 
 A policy package (`kvsim.engine.routers`, for example) says in its `__init__` what such a policy
-does; every other file in it is one policy. Adding a file is all it takes: the scenario's schema,
-the documentation and the conformance tests read the package.
+does; every other file in it is one policy, by the name of its kind (or begins with `_`, and is
+shared). Adding a file is all it takes: the scenario's schema, the documentation and the conformance
+tests read the package.
 """
 
 import ast
@@ -12,11 +13,19 @@ import pkgutil
 import textwrap
 from itertools import pairwise
 from types import ModuleType
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationInfo,
+)
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 
 class Parameters(BaseModel):
@@ -56,31 +65,95 @@ class Policy(Parameters):
     kind: str
 
 
+class OneOf:
+    """Any policy of a package: it stands beside the type of a field, `Annotated[Policy, OneOf]`.
+
+    A file is imported only if a scenario names its kind: all of them take a while.
+    """
+
+    def __init__(self, package: ModuleType, default: str | None = None) -> None:
+        """Take the policies of a package.
+
+        With a default, a bare kind stands for a policy without parameters, and parameters without
+        a kind are those of the default kind.
+        """
+        self._package, self._default = package, default
+
+    def model_of(self, value: Any) -> type[Policy]:
+        """Return the policy whose parameters a value should hold; pydantic reports what it raises.
+
+        Raises:
+            PydanticKnownError: The value has no kind, or an unknown one.
+            ValueError: It can't be a policy at all.
+        """
+        given, told = self._completed(value), {"discriminator": "'kind'"}
+        if not isinstance(given, dict):
+            raise PydanticKnownError("model_attributes_type")
+        if "kind" not in given:
+            raise PydanticKnownError("union_tag_not_found", told)
+        kind, kinds = given["kind"], kinds_in(self._package)
+        if kind not in kinds:
+            expected = ", ".join(map(repr, kinds))
+            told |= {"tag": str(kind), "expected_tags": expected}
+            raise PydanticKnownError("union_tag_invalid", told)
+        return policy_of(self._package, kind)
+
+    def _completed(self, value: Any) -> Any:
+        if self._default is None:
+            return value
+        if isinstance(value, str):
+            return {"kind": value}
+        if isinstance(value, dict):
+            return {"kind": self._default, **value}
+        kinds = ", ".join(kinds_in(self._package))
+        raise ValueError(f"should be a kind ({kinds}) or a mapping")
+
+    def _validated(self, value: Any, info: ValidationInfo) -> Policy:
+        if isinstance(value, Policy):
+            return value
+        model = self.model_of(value)
+        return model.model_validate(self._completed(value), context=info.context)
+
+    def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        """Return how a value is validated; it is written as the policy that it is."""
+        return core_schema.with_info_plain_validator_function(self._validated)
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the JSON schema of all policies."""
+        members = tuple(policies_in(self._package))
+        # They are known only at run time, so there is no `X | Y` to write.
+        union: Any = Annotated[Union[members], Field(discriminator="kind")]  # noqa: UP007
+        if self._default is not None:
+            union |= Literal[tuple(kinds_in(self._package))]
+        return handler(TypeAdapter(union).core_schema)
+
+
+def kinds_in(package: ModuleType) -> list[str]:
+    """Return the kinds of policies of a package, in alphabetical order: the names of its files."""
+    names = (entry.name for entry in pkgutil.iter_modules(package.__path__))
+    return sorted(name for name in names if not name.startswith("_"))
+
+
+def policy_of(package: ModuleType, kind: str) -> type[Policy]:
+    """Return the policy of a kind, which is in the file of that name.
+
+    Raises:
+        LookupError: There is none in it.
+    """
+    module = importlib.import_module(f"{package.__name__}.{kind}")
+    for item in vars(module).values():
+        if isinstance(item, type) and issubclass(item, Policy):
+            field = item.model_fields["kind"]
+            if field.default == kind and item.__module__ == module.__name__:
+                return item
+    raise LookupError(f"{module.__name__} holds no policy of kind {kind!r}")
+
+
 def policies_in(package: ModuleType) -> list[type[Policy]]:
-    """Return the policies of a package, one or more a file, in the order of their kinds."""
-    found: dict[str, type[Policy]] = {}
-    for entry in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{entry.name}")
-        for item in vars(module).values():
-            if _is_policy_of(item, module):
-                found[item.model_fields["kind"].default] = item
-    return [found[kind] for kind in sorted(found)]
-
-
-def union_of(package: ModuleType) -> Any:
-    """Return the type that accepts any policy of the package, told apart by its `kind`."""
-    # The members are known only at run time, so there is no `X | Y` to write.
-    return Annotated[Union[tuple(policies_in(package))], Field(discriminator="kind")]  # noqa: UP007
-
-
-def _is_policy_of(item: object, module: ModuleType) -> bool:
-    return (
-        isinstance(item, type)
-        and issubclass(item, Policy)
-        and item is not Policy
-        and item.__module__ == module.__name__
-        and isinstance(item.model_fields["kind"].default, str)
-    )
+    """Return the policies of a package, in the order of their kinds."""
+    return [policy_of(package, kind) for kind in kinds_in(package)]
 
 
 def _described(model: type[Parameters]) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from kvsim.cost import StepShape
 from kvsim.engine import compiled
-from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.fleet import Fleet, Progress, RunTotals
 from kvsim.engine.ranks import to_ranks
 from kvsim.engine.recorder import Sink
@@ -79,10 +78,9 @@ def fleet_of(variant: ResolvedVariant, replication: int = 0) -> Fleet:
 
 def _copy_ns_per_token(variant: ResolvedVariant) -> float:
     """Return what compaction pays for each token that it moves: one read and one write."""
-    layout = variant.scenario.kv_cache
-    if not isinstance(layout, Contiguous) or not layout.compaction:
+    bytes_per_s = variant.scenario.kv_cache.copy_bytes_per_s(variant.gpu.hbm_bytes_per_s)
+    if bytes_per_s is None:
         return 0.0
-    bytes_per_s = layout.compaction_bytes_per_s or variant.gpu.hbm_bytes_per_s / 2
     return variant.memory.kv_bytes_per_token / bytes_per_s * NS_PER_S
 
 

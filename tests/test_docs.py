@@ -124,7 +124,7 @@ HOMES = (
     "kvsim.engine.content",
     "kvsim.engine.allocators._prefix_cache",
     "kvsim.engine.schedulers.vllm",
-    "kvsim.engine.schedulers.queues",
+    "kvsim.engine.queues",
     "kvsim.engine.allocators._hybrid",
     "kvsim.engine.allocators._hybrid_lookup",
     "kvsim.engine.allocators.paged",

@@ -25,12 +25,12 @@ from kvsim.engine.fleet import (
 )
 from kvsim.engine.laws import Population, StepLaws, check_swap_space
 from kvsim.engine.loads import load_of
+from kvsim.engine.queues import new_queue
 from kvsim.engine.reader import RequestReader
 from kvsim.engine.recorder import Recorder, Sink
 from kvsim.engine.replica import Replica
 from kvsim.engine.request import Request, RequestView
 from kvsim.engine.schedulers import WaitingQueue
-from kvsim.engine.schedulers.queues import new_queue
 from kvsim.errors import require
 from kvsim.tables import STEPS
 from kvsim.workload.requests import RequestTable

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kvsim.errors import did_you_mean
+from kvsim.policy import OneOf
 from kvsim.scenario.document import Step, has_step
 
 # Words of users of other tools for what kvsim calls otherwise.
@@ -36,7 +37,7 @@ def mistakes_of(
     messages: dict[tuple[Step, ...], list[str]] = {}
     for item in error.errors(include_url=False):
         path = _path(item, data)
-        message = _message(item, path, model)
+        message = _message(item, path, model, data)
         if message not in messages.setdefault(path, []):
             messages[path].append(message)
     return [(path, " or ".join(texts)) for path, texts in messages.items()]
@@ -57,12 +58,12 @@ def _path(item: ErrorDetails, data: Any) -> tuple[Step, ...]:
     return tuple(path)
 
 
-def _message(item: ErrorDetails, path: Sequence[Step], model: type[BaseModel]) -> str:
+def _message(item: ErrorDetails, path: Sequence[Step], model: type[BaseModel], data: Any) -> str:
     kind, context = item["type"], item.get("ctx", {})
     if kind in {"missing", "union_tag_not_found"}:
         return "is required"
     if kind == "extra_forbidden":
-        return _unknown_key(str(path[-1]), _fields_at(model, item["loc"][:-1]))
+        return _unknown_key(str(path[-1]), _fields_at(model, item["loc"][:-1], data))
     if kind == "union_tag_invalid":
         kinds = [tag.strip("' ") for tag in str(context["expected_tags"]).split(",")]
         hint = did_you_mean(str(context["tag"]), kinds)
@@ -93,16 +94,18 @@ def _unknown_key(key: str, fields: Sequence[str]) -> str:
     return f"unknown key{hint or '; known are ' + ', '.join(sorted(fields))}"
 
 
-def _fields_at(model: type[BaseModel], loc: Sequence[Step]) -> list[str]:
+def _fields_at(model: type[BaseModel], loc: Sequence[Step], data: Any) -> list[str]:
     """Return the field names of the model that stands at a path of pydantic."""
-    candidates = [model]
+    candidates, node = [model], data
     for step in loc:
         tagged = [item for item in candidates if _tag(item) == step]
         if tagged and len(candidates) > 1:  # a field may have the name of its model's kind
             candidates = tagged
-        elif candidates and step in candidates[0].model_fields:
+            continue
+        node = node[step] if has_step(node, step) else None
+        if candidates and step in candidates[0].model_fields:
             field = candidates[0].model_fields[str(step)]
-            candidates = list(_models_in(field.annotation))
+            candidates = list(_models_in((field.annotation, *field.metadata), node))
     fields = candidates[0].model_fields if candidates else {}
     return [field.alias or name for name, field in fields.items()]
 
@@ -113,8 +116,13 @@ def _tag(model: type[BaseModel]) -> Any:
     return kind.default if kind else model.__name__
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
+def _models_in(parts: Sequence[Any], node: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models among the parts of an annotation, of policies that of the data's kind."""
+    policies = [part for part in parts if isinstance(part, OneOf)]
+    if policies:
+        yield policies[0].model_of(node)
+        return
+    for part in parts:
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            yield part
+        yield from _models_in((*get_args(part), *getattr(part, "__metadata__", ())), node)

@@ -6,7 +6,6 @@ from kvsim.cost import Basis
 from kvsim.cost.collectives import OVER_PCIE, SLOW
 from kvsim.defaults import VLLM_VERSION
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.routers.prefix_aware import PrefixAware
 from kvsim.gpu import GpuSpec, Price
 from kvsim.memory import MemoryBudget
 from kvsim.scenario.schema import Scenario
@@ -48,7 +47,7 @@ def notes_on(
     yield from _on_layout(scenario)
     if scenario.engine.enforce_eager:
         yield "enforce_eager frees the memory of CUDA graphs; its slower launches are not priced."
-    if isinstance(scenario.routing, PrefixAware) and not scenario.engine.enable_prefix_caching:
+    if scenario.routing.kind == "prefix_aware" and not scenario.engine.enable_prefix_caching:
         yield "Without prefix caching the router prefix_aware sends as least_requests does."
     priorities = {traffic.priority for traffic in scenario.workload.classes.values()}
     if len(priorities) > 1 and scenario.engine.scheduling_policy != "priority":

@@ -9,9 +9,8 @@ from pydantic import Field, ValidationError
 import kvsim.cost.overheads
 from kvsim.copies import found_at
 from kvsim.cost.front_end import FrontEnd
-from kvsim.cost.overheads.async_engine import AsyncEngine
 from kvsim.errors import InputError, Problem, did_you_mean
-from kvsim.policy import Parameters, union_of
+from kvsim.policy import OneOf, Parameters, Policy
 from kvsim.scenario.document import read_document
 from kvsim.scenario.mistakes import mistakes_of
 from kvsim.workload.files import once_per_state
@@ -20,9 +19,11 @@ DEFAULT_PROFILE = "vllm-0.23"
 _SHIPPED = Path(str(resources.files("kvsim"))) / "data" / "profiles"
 
 if TYPE_CHECKING:
+    from kvsim.cost.overheads.async_engine import AsyncEngine
+
     _Overhead = AsyncEngine
 else:
-    _Overhead = union_of(kvsim.cost.overheads)
+    _Overhead = Annotated[Policy, OneOf(kvsim.cost.overheads)]
 
 
 class EngineProfile(Parameters):

@@ -4,7 +4,6 @@ Fields of `engine` have vLLM's names. Where the default is null, `kvsim.scenario
 that of vLLM 0.33.0.
 """
 
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -28,20 +27,16 @@ from kvsim.cost.attention_kernels.modern import Modern
 from kvsim.cost.front_end import FrontEnd
 from kvsim.cost.layers import All2AllBackend
 from kvsim.cost.moe import Routing
-from kvsim.cost.overheads.async_engine import AsyncEngine
 from kvsim.cost.small_ops import Sampling
 from kvsim.defaults import BLOCK_SIZE, GPU_MEMORY_UTILIZATION
-from kvsim.engine.allocators.contiguous import Contiguous
 from kvsim.engine.allocators.paged import Paged
-from kvsim.engine.routers.prefix_aware import PrefixAware
 from kvsim.engine.routers.round_robin import RoundRobin
 from kvsim.engine.schedulers.vllm import Vllm
-from kvsim.engine.schedulers.vllm_v0 import VllmV0
 from kvsim.errors import InputError, did_you_mean
 from kvsim.gpu import CustomGpu
 from kvsim.memory import refuse_several_kv_sizes
 from kvsim.metrics.targets import check_targets
-from kvsim.policy import Parameters, Policy, policies_in, union_of
+from kvsim.policy import OneOf, Parameters, Policy
 from kvsim.scenario.profiles import DEFAULT_PROFILE
 from kvsim.workload.limits import Printable, Seconds, Tokens
 from kvsim.workload.parameters import ClassName, Workload
@@ -68,16 +63,6 @@ def _is_file_name(name: str) -> str:
 
 
 Name = Annotated[Printable, Field(min_length=1, max_length=80), AfterValidator(_is_file_name)]
-
-
-def _policy_of(package: ModuleType, default: str) -> Any:
-    """Return the type of a policy section.
-
-    A bare kind stands for a policy without parameters, parameters without a kind are those of
-    the default kind.
-    """
-    kinds = tuple(policy.model_fields["kind"].default for policy in policies_in(package))
-    return _section_of(union_of(package), kinds, default)
 
 
 def _section_of(union: Any, kinds: tuple[str, ...], default: str) -> Any:
@@ -107,17 +92,22 @@ def _is_target(name: str) -> str:
 Slo = dict[Annotated[str, AfterValidator(_is_target)], Seconds]
 
 if TYPE_CHECKING:
+    from kvsim.cost.overheads.async_engine import AsyncEngine
+    from kvsim.engine.allocators.contiguous import Contiguous
+    from kvsim.engine.routers.prefix_aware import PrefixAware
+    from kvsim.engine.schedulers.vllm_v0 import VllmV0
+
     AnyAllocator = Paged | Contiguous
     AnyRouter = RoundRobin | PrefixAware
     AnyScheduler = Vllm | VllmV0
     AnyOverhead = AsyncEngine
     AnyAttentionKernel = Modern
 else:
-    AnyAllocator = _policy_of(kvsim.engine.allocators, "paged")
-    AnyRouter = _policy_of(kvsim.engine.routers, "round_robin")
-    AnyScheduler = _policy_of(kvsim.engine.schedulers, "vllm")
-    AnyOverhead = _policy_of(kvsim.cost.overheads, "async_engine")
-    AnyAttentionKernel = _policy_of(kvsim.cost.attention_kernels, "modern")
+    AnyAllocator = Annotated[Policy, OneOf(kvsim.engine.allocators, "paged")]
+    AnyRouter = Annotated[Policy, OneOf(kvsim.engine.routers, "round_robin")]
+    AnyScheduler = Annotated[Policy, OneOf(kvsim.engine.schedulers, "vllm")]
+    AnyOverhead = Annotated[Policy, OneOf(kvsim.cost.overheads, "async_engine")]
+    AnyAttentionKernel = Annotated[Policy, OneOf(kvsim.cost.attention_kernels, "modern")]
 
 
 def _form_of_gpu(value: Any) -> str | None:

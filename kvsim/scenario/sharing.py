@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from kvsim.engine.schedulers.vllm_v0 import VllmV0
 from kvsim.errors import Problem
 from kvsim.gpu import GpuSpec
 from kvsim.scenario.schema import Scenario
@@ -20,8 +19,11 @@ def sharing_problems(scenario: Scenario, max_num_seqs: int, gpu: GpuSpec) -> Ite
             f"client); it needs scheduler: {' or '.join(sorted(SEARCHING))}"
         )
         yield Problem(why, path="workload.beam_width")
-    if not isinstance(scheduler, VllmV0):
+    if scheduler.kind != "vllm_v0":
         return
+    from kvsim.engine.schedulers.vllm_v0 import VllmV0  # only if it is there already
+
+    assert isinstance(scheduler, VllmV0)
     if workload.samples > max_num_seqs:
         name = "n" if workload.n > 1 else "beam_width"
         why = f"{workload.samples} sequences of a request run together: at most max_num_seqs"

@@ -17,7 +17,7 @@ from pydantic import (
 import kvsim.workload.arrivals
 import kvsim.workload.lengths
 import kvsim.workload.prompts
-from kvsim.policy import Parameters, union_of
+from kvsim.policy import OneOf, Parameters, Policy
 from kvsim.workload.arrivals import ArrivalProcess
 from kvsim.workload.files import ReadsFile, content_digest
 from kvsim.workload.lengths import LengthLaw
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     AnyLengths = LengthLaw
     AnyPrompts = PromptLaw
 else:
-    AnyArrivals = union_of(kvsim.workload.arrivals)
-    AnyLengths = union_of(kvsim.workload.lengths)
-    AnyPrompts = union_of(kvsim.workload.prompts)
+    AnyArrivals = Annotated[Policy, OneOf(kvsim.workload.arrivals)]
+    AnyLengths = Annotated[Policy, OneOf(kvsim.workload.lengths)]
+    AnyPrompts = Annotated[Policy, OneOf(kvsim.workload.prompts)]
 
 _LARGEST_LIMIT_TOKENS = 10**9  # some clients say it for "no limit"
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kvsim.engine import queues
 from kvsim.engine import replica as step_loop
 from kvsim.engine.allocators._block_pool import BlockPool
 from kvsim.engine.allocators._hybrid import HybridPool
@@ -17,11 +18,10 @@ from kvsim.engine.allocators._hybrid_lookup import Lookup
 from kvsim.engine.allocators._lru import LruQueue
 from kvsim.engine.allocators._prefix_cache import PrefixCachingPool
 from kvsim.engine.allocators.paged import PagedPool
+from kvsim.engine.queues import VICTIMS, FcfsQueue, PriorityQueue
 from kvsim.engine.reader import RequestReader
 from kvsim.engine.replica import Replica
 from kvsim.engine.request import Request
-from kvsim.engine.schedulers import queues
-from kvsim.engine.schedulers.queues import VICTIMS, FcfsQueue, PriorityQueue
 from kvsim.engine.schedulers.vllm import LACKS_BLOCKS, VllmScheduler
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsim.engine.queues import new_queue
 from kvsim.engine.request import Request
-from kvsim.engine.schedulers.queues import new_queue
 
 ARRIVALS = st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 3)), max_size=30)
 OPERATIONS = st.lists(st.sampled_from(["append", "popleft", "requeue", "remove"]), max_size=60)

@@ -40,8 +40,8 @@ from kvsim.engine.compiled.state import known_requests, pool_of, replicas_of
 from kvsim.engine.compiled.unwritten import Unwritten
 from kvsim.engine.fleet import FINISHED, REJECTED, REJECTION, Fleet, Progress, RunTotals
 from kvsim.engine.laws import Population, StepLaws
+from kvsim.engine.queues import new_queue
 from kvsim.engine.recorder import Sink
-from kvsim.engine.schedulers.queues import new_queue
 from kvsim.engine.schedulers.vllm import VllmScheduler
 from kvsim.errors import require
 from kvsim.tables import EVENTS, REQUESTS

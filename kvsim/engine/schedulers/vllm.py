@@ -13,6 +13,7 @@ from typing import Literal
 from kvsim.engine.allocators import KVAllocator, Shortage
 from kvsim.engine.allocators.paged import PagedPool
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.queues import VICTIMS
 from kvsim.engine.request import Request
 from kvsim.engine.schedulers import (
     Growth,
@@ -22,7 +23,6 @@ from kvsim.engine.schedulers import (
     SchedulerPolicy,
     WaitingQueue,
 )
-from kvsim.engine.schedulers.queues import VICTIMS
 from kvsim.engine.swap_space import SwapSpace
 from kvsim.errors import require
 from kvsim.tables import HEAD_LACKS
