@@ -4,6 +4,7 @@ Only who writes or reads tables imports Arrow; a check of a scenario does withou
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from kvsim.errors import InputError, Problem
 from kvsim.tables import Column, Columns
 
 VARIANT = "variant"  # the first column on disk
+KEPT_ROWS = 2**14  # of which all columns together fill some 3 MB
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
@@ -31,7 +33,10 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
 
 
 class TableWriter:
-    """Writes one table in chunks as they come; rows of all variants go to the same file."""
+    """Writes one table in chunks as they come; rows of all variants go to the same file.
+
+    A thread encodes a chunk while the simulation goes on; at most one waits for it.
+    """
 
     def __init__(self, path: Path, columns: tuple[Column, ...]) -> None:
         self._columns = columns
@@ -48,14 +53,40 @@ class TableWriter:
             column_encoding=plain,
             write_statistics=[VARIANT],
         )
+        self._aside = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
 
     def write(self, variant: str, chunk: NDArray[np.int64]) -> None:
         """Append rows: `chunk` has shape (rows, columns), all integers, codes as numbers.
 
-        They become a row group. It takes least time if each column lies together in memory.
+        They become a row group, and belong to the writer from now on. It takes least time if each
+        column lies together in memory.
+
+        Raises:
+            OSError: The disk refuses this chunk, or the one before.
         """
-        if not len(chunk):
-            return
+        if len(chunk):
+            self._finish_writing()
+            self._writing = self._aside.submit(self._encode, variant, chunk)
+
+    def close(self) -> None:
+        """Finish the file.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        try:
+            self._finish_writing()
+        finally:
+            self._aside.shutdown()
+            self._writer.close()
+
+    def _finish_writing(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _encode(self, variant: str, chunk: NDArray[np.int64]) -> None:
         zeros = _as_arrow(np.zeros(len(chunk), dtype=np.int32))
         arrays: list[pa.Array] = [pa.DictionaryArray.from_arrays(zeros, _texts([variant]))]
         for column, values in zip(self._columns, np.ascontiguousarray(chunk.T), strict=True):
@@ -66,16 +97,12 @@ class TableWriter:
                 arrays.append(_as_arrow(values))
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
 
-    def close(self) -> None:
-        """Finish the file."""
-        self._writer.close()
-
 
 class StoredTable(Mapping[str, NDArray[np.int64]]):
     """One variant's rows of a table on disk, as columns (int64; codes as their numbers).
 
-    A column is read when it is asked for, and not kept: a million requests have sixteen million
-    steps, which together fill 3 GB.
+    A column is read when it is asked for. It is kept if the table is small; a million requests
+    have sixteen million steps, which together fill 3 GB.
 
     Raises:
         InputError: The file is none that `TableWriter` wrote of these columns, or is damaged; here,
@@ -85,6 +112,7 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
     def __init__(self, path: Path, columns: tuple[Column, ...], variant: str) -> None:
         self._path = path
         self._codes = {column.name: column.codes for column in columns}
+        self._kept: dict[str, NDArray[np.int64]] = {}
         with _told_as_damage(path), pq.ParquetFile(path) as file:
             self._metadata = file.metadata
             _refuse_other_columns(file.schema_arrow, arrow_schema(columns))
@@ -97,9 +125,15 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
     def __getitem__(self, name: str) -> NDArray[np.int64]:
         if name not in self._codes:
             raise KeyError(name)
+        if name in self._kept:
+            return self._kept[name]
         with _told_as_damage(self._path), self._opened() as file:
             column = file.read_row_groups(self._groups, [name], use_threads=False).column(name)
-            return _numbers(column, self._codes[name])
+            values = _numbers(column, self._codes[name])
+        values.flags.writeable = False  # others may be given the same array
+        if self.rows <= KEPT_ROWS:
+            self._kept[name] = values
+        return values
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._codes)
@@ -112,17 +146,25 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
         return pq.ParquetFile(self._path, metadata=self._metadata, pre_buffer=False)
 
     def chunks(self, names: Sequence[str]) -> Iterator[Columns]:
-        """Yield the rows of some columns as they were written, chunk by chunk; at least one."""
+        """Yield the rows of some columns as they were written, chunk by chunk; at least one.
+
+        A thread decodes a chunk while the one before is looked at.
+        """
         if not self._groups:
             yield {name: np.zeros(0, dtype=np.int64) for name in names}
-        with self._opened() as file:
-            for group in self._groups:
-                with _told_as_damage(self._path):
-                    chunk = file.read_row_group(group, list(names), use_threads=False)
-                    columns = {
-                        name: _numbers(chunk.column(name), self._codes[name]) for name in names
-                    }
+            return
+        with self._opened() as file, ThreadPoolExecutor(1) as aside:
+            coming = aside.submit(self._decoded, file, self._groups[0], names)
+            for group in self._groups[1:]:
+                columns = coming.result()
+                coming = aside.submit(self._decoded, file, group, names)
                 yield columns
+            yield coming.result()
+
+    def _decoded(self, file: pq.ParquetFile, group: int, names: Sequence[str]) -> Columns:
+        with _told_as_damage(self._path):
+            chunk = file.read_row_group(group, list(names), use_threads=False)
+            return {name: _numbers(chunk.column(name), self._codes[name]) for name in names}
 
     def batches(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[Columns]:
         """Yield the rows of some columns in batches of these sizes, one after the other."""

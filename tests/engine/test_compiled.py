@@ -19,7 +19,7 @@ from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.cluster import Cluster
 from kvsim.engine.compiled import fleet as compiled
-from kvsim.engine.compiled import machine_code, pays, price
+from kvsim.engine.compiled import machine_code, pays, price, state
 from kvsim.engine.compiled.loop import advance
 from kvsim.engine.fleet import Fleet
 from kvsim.engine.ranks import to_ranks
@@ -124,6 +124,7 @@ def test_several_replicas(group, monkeypatch):
         rng = np.random.default_rng(seed)
         monkeypatch.setattr(recorder, "STEPS_IN_A_CHUNK", int(rng.choice([1, 10, 30, 200])))
         monkeypatch.setattr(recorder, "REQUESTS_IN_A_CHUNK", int(rng.choice([1, 3, 20, 1000])))
+        monkeypatch.setattr(state, "FIRST_ROWS", state.LONGEST_STRETCH)  # it fills up
         requests, config, cost = plain(seed)
         front_end = FrontEnd(per_prompt_token_s=5e-9, request_s=3e-9, busy_s=1e-9)
         ranks = int(rng.choice([1, 1, 2]))

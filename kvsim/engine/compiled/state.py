@@ -10,11 +10,12 @@ from kvsim.engine.compiled import layout
 from kvsim.engine.compiled.layout import KNOWN, Ints, Replicas
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.fleet import Fleet
+from kvsim.engine.recorder import STEPS_IN_A_CHUNK
 from kvsim.tables import EVENTS, HEAD_LACKS, STEPS
 from kvsim.workload.requests import NO_LIMIT, RequestTable
 
 LONGEST_STRETCH = 4096
-FIRST_ROWS = 4096
+FIRST_ROWS = 2 * STEPS_IN_A_CHUNK  # what stays untouched takes no memory
 
 
 def pool_of(fleet: Fleet) -> PagedPool:

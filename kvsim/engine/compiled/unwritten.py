@@ -79,12 +79,18 @@ class Unwritten:
         replicas, rows = self.replicas, self.replicas.rows
         steps, left, events = replicas.steps, replicas.left, replicas.events
         if 2 * rows[STEP_ROWS] > len(steps):
-            steps = np.concatenate([steps, np.zeros_like(steps)])
+            steps = _doubled(steps)
         if 2 * rows[LEFT_ROWS] > len(left):
-            left = np.concatenate([left, np.zeros_like(left)])
+            left = _doubled(left)
         if 2 * rows[EVENT_ROWS] > len(events):
-            events = np.concatenate([events, np.zeros_like(events)])
+            events = _doubled(events)
         self.replicas = replicas._replace(steps=steps, left=left, events=events)
+
+
+def _doubled(buffer: Ints) -> Ints:
+    larger = np.zeros((2 * len(buffer), buffer.shape[1]), dtype=np.int64)
+    larger[: len(buffer)] = buffer
+    return larger
 
 
 def _gathered(rows: Ints, places: NDArray[np.int64]) -> Ints:
