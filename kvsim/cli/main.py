@@ -45,6 +45,8 @@ COMMANDS = (
 
 _OBJECTS_OF_IMPORTS = 250_000  # twice what a run has made when it begins
 _STACK_WORDS = 140_000
+# Of libraries: no threads that spin for matrices, no search of all packages for plugins.
+_SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
 
 
 def app_with(commands: Sequence[str] = COMMANDS) -> typer.Typer:
@@ -97,7 +99,8 @@ def main() -> None:
     # takes back at once: looking through all of it would be a third of a short run.
     gc.set_threshold(_OBJECTS_OF_IMPORTS)
     atexit.register(gc.freeze)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # others would spin for work that isn't here
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
     signal.signal(signal.SIGINT, _interrupted)
     signal.signal(signal.SIGTERM, _interrupted)  # unwinds, so that nothing half-written stays
     if hasattr(signal, "SIGPIPE"):  # end quietly, as other filters do, when the reader has left

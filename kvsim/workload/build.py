@@ -5,6 +5,7 @@ Every draw has a stream of its own, so that a change in one leaves the others al
 """
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,9 @@ from kvsim.workload.parameters import Member, Source, Workload
 from kvsim.workload.prompts import PromptLaw, Prompts
 from kvsim.workload.prompts.unrelated import Unrelated
 from kvsim.workload.requests import RequestTable
-from kvsim.workload.traces import Trace
+
+if TYPE_CHECKING:
+    from kvsim.workload.traces import Trace  # formats of logs take a while to import
 
 Ints = NDArray[np.int64]
 
@@ -170,7 +173,7 @@ def _until(requests: int, classes: Ints, turns: Ints) -> tuple[Ints, Ints]:
 
 def _recorded(
     member: Member, law: PromptLaw, arrivals: Arrivals, mine: Ints, turns: Ints
-) -> Trace | None:
+) -> "Trace | None":
     """Return the recorded requests that a class consists of, if it keeps their lengths."""
     if arrivals.recorded is None or not member.keeps_recorded_lengths:
         return None
@@ -183,7 +186,7 @@ def _recorded(
 
 
 def _draw_prompts(
-    member: Member, law: PromptLaw, turns: Ints, recorded: Trace | None, draws: _Draws
+    member: Member, law: PromptLaw, turns: Ints, recorded: "Trace | None", draws: _Draws
 ) -> Prompts:
     if recorded is not None:
         lengths = recorded.prompt_tokens, recorded.output_tokens
@@ -197,7 +200,7 @@ def _draw_prompts(
 
 
 def _draw_outputs(
-    workload: Workload, member: Member, prompts: Prompts, recorded: Trace | None, draws: _Draws
+    workload: Workload, member: Member, prompts: Prompts, recorded: "Trace | None", draws: _Draws
 ) -> Ints:
     """Return the answer lengths of all samples or beams, shape (requests, samples).
 

@@ -1,6 +1,7 @@
 """The requests of all classes → one table, session after session in order of their beginning."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,9 @@ from kvsim.workload.arrivals import Users
 from kvsim.workload.parameters import Member, Workload
 from kvsim.workload.prompts import Prompts
 from kvsim.workload.requests import NO_LIMIT, PATIENT, Gate, RequestTable, Segments, sums_before
-from kvsim.workload.traces import Trace
+
+if TYPE_CHECKING:
+    from kvsim.workload.traces import Trace  # formats of logs take a while to import
 
 Ints = NDArray[np.int64]
 
@@ -38,7 +41,7 @@ class Part:
     prompts: Prompts
     outputs: Ints
     users: Users | None
-    trace: Trace | None
+    trace: "Trace | None"
     retry_delays_ns: Ints
 
     def __len__(self) -> int:

@@ -1,12 +1,13 @@
 """Arrival processes: each file here is one, a `Policy` that draws the arrival times."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.workload.traces import Trace
+if TYPE_CHECKING:
+    from kvsim.workload.traces import Trace  # formats of logs take a while to import
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Arrivals:
 
     times_ns: NDArray[np.int64]
     horizon_ns: int
-    recorded: Trace | None = None
+    recorded: "Trace | None" = None
     users: Users | None = None
 
 
