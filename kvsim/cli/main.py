@@ -81,7 +81,7 @@ def _options(
     """Take the options that stand before a command."""
 
 
-def _on_one_stack(function: Callable[[], None]) -> Callable[[], None]:
+def on_one_stack(function: Callable[[], None]) -> Callable[[], None]:
     """Have all frames in one piece of memory, from this function on.
 
     CPython keeps frames in chunks of 16 KiB and gives each back once its first frame is left: a
@@ -92,7 +92,7 @@ def _on_one_stack(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-@_on_one_stack
+@on_one_stack
 def main() -> None:
     """Run the command line; mistakes of the user become one message each and exit code 2."""
     # Imports make many objects and hardly any garbage, and what is left at the end the system
