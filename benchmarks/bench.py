@@ -1,7 +1,7 @@
 """Runs the benchmarks and prints one table beside the recorded figures: `bench.py [NAME ...]`.
 
-`--huge` adds those that take minutes: a million requests, and a fleet of 64 replicas for an hour.
-`--record` renews the record of what was measured.
+`--huge` adds those that take minutes: a million requests, and a fleet of 64 replicas for an hour;
+so does their name. `--record` renews the record of what was measured.
 
 Counts are deterministic: where one differs from the record, the results of the engine have
 changed. Times and memory depend on the machine; ratios depend on it least.
@@ -32,6 +32,7 @@ ROUNDS = {
     "long_answers": 5,
 }
 HUGE = ("common_1000000", "fleet")
+OPTIONS = {"--huge", "--record"}
 COUNTS = {"steps", "events", "cached_tokens"}
 # Benchmark, figure → least or greatest value.
 AT_LEAST = {
@@ -64,16 +65,20 @@ def main() -> int:
     wanted = set(sys.argv[1:]) - options
     recorded: Results = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     found: Results = {}
+    known = [name for name, _ in benchmarks(found, huge=True)]
+    if unknown := (wanted - set(known)) | (options - OPTIONS):
+        names = ", ".join(known)
+        print(f"{__doc__}\nNot known: {', '.join(sorted(unknown))}. Benchmarks: {names}")
+        return 2
     missed = False
     print(f"{'benchmark':<17}{'figure':<18}{'now':>12}{'recorded':>12}  target")
-    for name, measure in benchmarks(found, "--huge" in options):
+    for name, measure in benchmarks(found, "--huge" in options or not wanted.isdisjoint(HUGE)):
         if wanted and name not in wanted:
             continue
         found[name] = measure()
         for figure, value in found[name].items():
             missed |= _show(name, figure, value, recorded.get(name, {}).get(figure))
     if "--record" in options:
-        known = [name for name, _ in benchmarks(found, huge=True)]
         kept = {name: figures for name in known if (figures := (recorded | found).get(name))}
         RECORD.write_text(json.dumps(kept, indent=2) + "\n")
     return int(missed)

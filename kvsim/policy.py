@@ -143,12 +143,19 @@ def policy_of(package: ModuleType, kind: str) -> type[Policy]:
         LookupError: There is none in it.
     """
     module = importlib.import_module(f"{package.__name__}.{kind}")
-    for item in vars(module).values():
-        if isinstance(item, type) and issubclass(item, Policy):
-            field = item.model_fields["kind"]
-            if field.default == kind and item.__module__ == module.__name__:
-                return item
-    raise LookupError(f"{module.__name__} holds no policy of kind {kind!r}")
+    found = {
+        item.model_fields["kind"].default: item
+        for item in vars(module).values()
+        if isinstance(item, type) and issubclass(item, Policy)
+        if item.__module__ == module.__name__
+    }
+    if kind not in found:
+        others = ", ".join(repr(each) for each in found if isinstance(each, str))
+        raise LookupError(
+            f"{module.__name__} should hold a policy whose kind is by default {kind!r}, "
+            f"as the file is called; it holds {others or 'none with a kind'}"
+        )
+    return found[kind]
 
 
 def policies_in(package: ModuleType) -> list[type[Policy]]:

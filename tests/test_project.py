@@ -6,6 +6,7 @@ import pkgutil
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 import typing
 import zipfile
@@ -221,6 +222,14 @@ def test_make_targets_named_in_documents_exist():
     for document in documents():
         named = set(NAMED_TARGET.findall(document.read_text()))
         assert {line or quoted for line, quoted in named} <= targets, document
+
+
+@pytest.mark.parametrize("word", ["comon_1000", "--hug"])
+def test_a_benchmark_that_does_not_exist_is_refused(word):
+    command = [sys.executable, "benchmarks/bench.py", word]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"Not known: {word}. Benchmarks: common_1000, " in done.stdout
 
 
 def test_readme_names_the_two_commands():

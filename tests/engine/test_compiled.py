@@ -18,6 +18,7 @@ from kvsim.engine import recorder
 from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.cluster import Cluster
+from kvsim.engine.compiled import __main__ as ahead
 from kvsim.engine.compiled import fleet as compiled
 from kvsim.engine.compiled import machine_code, pays, price, state
 from kvsim.engine.compiled.loop import advance
@@ -322,6 +323,17 @@ def test_what_numba_fails_at_is_kept(tmp_path, monkeypatch):
     assert machine_code.load.__wrapped__() is None
     assert "no_such_module" in (tmp_path / "loop.failed").read_text()
     assert not machine_code.can_compile()
+
+
+def test_who_compiles_ahead_is_told_what_stands_in_the_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine_code, "_place", lambda: tmp_path / "loop")
+    monkeypatch.setattr(machine_code, "BUILDER", "kvsim.no_such_module")
+    monkeypatch.setattr(ahead, "load", machine_code.load.__wrapped__)
+    with pytest.raises(SystemExit, match=r"can't be compiled here, .*loop\.failed says why"):
+        ahead.main()
+    monkeypatch.setattr(ahead, "find_spec", lambda _: None)
+    with pytest.raises(SystemExit, match=r"pip install 'kvsim\[fast\]'"):
+        ahead.main()
 
 
 def test_machine_code_does_what_its_source_does():

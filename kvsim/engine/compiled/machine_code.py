@@ -48,7 +48,7 @@ def can_compile() -> bool:
     """Tell whether numba is there (`kvsim[fast]`) and hasn't failed; untried on Windows."""
     if sys.platform == "win32" or find_spec("numba") is None:
         return False
-    return not _failure().exists()
+    return not failure().exists()
 
 
 def is_kept() -> bool:
@@ -151,13 +151,14 @@ def _place() -> Path:
     return _user_cache_dir() / "kvsim" / f"loop-{digest.hexdigest()[:24]}"
 
 
-def _failure() -> Path:
+def failure() -> Path:
+    """Return where it is kept why numba couldn't compile."""
     return _place().with_suffix(".failed")
 
 
 def _keep_failure(reason: str) -> None:
     with suppress(OSError):
-        _failure().write_text(reason, encoding="utf-8")
+        failure().write_text(reason, encoding="utf-8")
 
 
 def _user_cache_dir() -> Path:
