@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -48,6 +49,26 @@ def test_what_is_read_is_what_was_written(written, variant):
     np.testing.assert_array_equal(np.stack(list(columns.values()), axis=1), rows[variant])
     with pytest.raises(KeyError):
         table["variant"]
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(5_000, True), (4_999, False)])
+def test_columns_of_a_small_table_are_read_once(written, monkeypatch, rows, kept):
+    monkeypatch.setattr("kvsim.table_files.KEPT_ROWS", rows)
+    table = StoredTable(written[0], STEPS, "base")
+    assert (table["step"] is table["step"]) == kept
+    with pytest.raises(ValueError, match="read-only"):
+        table["step"][0] = 1
+
+
+def test_a_chunk_that_can_not_be_written_is_told_with_the_next_or_at_the_end(tmp_path):
+    writer = TableWriter(tmp_path / "steps.parquet", STEPS)
+    names = np.full((3, len(STEPS)), 99)  # no column has so many
+    writer.write("base", names)
+    with pytest.raises(pa.ArrowException):
+        writer.write("base", random_rows(3))
+    writer.write("base", names)
+    with pytest.raises(pa.ArrowException):
+        writer.close()
 
 
 def test_names_stand_for_codes_on_disk(written):
