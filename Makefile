@@ -29,9 +29,9 @@ lint: $(VENV)/.lint ## check style, types and the direction of imports
 prove: $(VENV)/.test ## run the long proofs
 	$(PYTEST) -m prove
 
-bench: $(VENV)/.bench ## measure speed, beside the recorded figures
-	$(BIN)/python benchmarks/bench.py
+bench: $(VENV)/.bench ## measure speed, beside the recorded figures; benchmarks/bench.py --huge adds a fleet
 	$(BIN)/python benchmarks/traces.py 1000000
+	$(BIN)/python benchmarks/bench.py
 
 report: $(VENV)/.run ## rebuild the committed example under reports/example
 	$(BIN)/kvsim run $(EXAMPLE) --out reports/example

@@ -44,8 +44,8 @@ memory, and leave their figures.
 - **Drain.** After the horizon the run goes on until the last request has left, or until
   `max_simulated_s`. Latencies count these requests too.
 - **Outcome.** Each request has one row and one outcome: `finished` (answered in full), `rejected`
-  (could never be served), `unfinished` (in the system when the run was cut off), `timed_out`
-  (never in this version: clients are patient). All but the first miss the SLO.
+  (could never be served), `unfinished` (in the system when the run was cut off), `timed_out` (its
+  client gave up after `timeout_s`). All but the first miss the SLO.
 - **Warm-up.** Requests that arrive before `warmup_s` have their rows, but no part in the latencies.
 - **Accounting of the KV cache.** At every step, on each replica: held + to come + inside +
   rounding + holes + free = capacity, all in tokens.
