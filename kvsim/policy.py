@@ -66,9 +66,10 @@ class Policy(Parameters):
 
 
 class OneOf:
-    """Any policy of a package: it stands beside the type of a field, `Annotated[Policy, OneOf]`.
+    """Any policy of a package, as a type: `Annotated[Policy, OneOf(package)]`.
 
-    A file is imported only if a scenario names its kind: all of them take a while.
+    A file is imported only if a scenario names its kind: all of them take a while. So what belongs
+    to a kind is validated by itself, and as strictly as the policy says, whoever asks.
     """
 
     def __init__(self, package: ModuleType, default: str | None = None) -> None:
@@ -80,11 +81,12 @@ class OneOf:
         self._package, self._default = package, default
 
     def model_of(self, value: Any) -> type[Policy]:
-        """Return the policy whose parameters a value should hold; pydantic reports what it raises.
+        """Return the policy whose parameters a value should hold.
 
         Raises:
-            PydanticKnownError: The value has no kind, or an unknown one.
-            ValueError: It can't be a policy at all.
+            PydanticKnownError: The value is no mapping, or has no kind, or an unknown one; in the
+                form in which pydantic tells it of a union.
+            ValueError: It is no mapping where a bare kind would do, too.
         """
         given, told = self._completed(value), {"discriminator": "'kind'"}
         if not isinstance(given, dict):
@@ -109,10 +111,10 @@ class OneOf:
         raise ValueError(f"should be a kind ({kinds}) or a mapping")
 
     def _validated(self, value: Any, info: ValidationInfo) -> Policy:
-        if isinstance(value, Policy):
-            return value
-        model = self.model_of(value)
-        return model.model_validate(self._completed(value), context=info.context)
+        if isinstance(value, Policy):  # it may be one of another package
+            return self.model_of({"kind": value.kind}).model_validate(value)
+        given = self._completed(value)
+        return self.model_of(given).model_validate(given, context=info.context)
 
     def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
         """Return how a value is validated; it is written as the policy that it is."""

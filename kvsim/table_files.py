@@ -18,7 +18,7 @@ from kvsim.errors import InputError, Problem
 from kvsim.tables import Column, Columns
 
 VARIANT = "variant"  # the first column on disk
-KEPT_ROWS = 2**14  # of which all columns together fill some 3 MB
+KEPT_ROWS = 2**14  # all columns of so many fill less than 4 MB
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
@@ -35,7 +35,7 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
 class TableWriter:
     """Writes one table in chunks as they come; rows of all variants go to the same file.
 
-    A thread encodes a chunk while the simulation goes on; at most one waits for it.
+    A thread encodes a chunk while the simulation goes on; who brings the next one waits for it.
     """
 
     def __init__(self, path: Path, columns: tuple[Column, ...]) -> None:

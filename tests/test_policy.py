@@ -1,8 +1,18 @@
+"""Policies are found by the names of their files; a field takes those of one package."""
+
 import sys
+from typing import Annotated
 
 import pytest
+from pydantic import ValidationError
 
-from kvsim.policy import kinds_in, policies_in, policy_of
+from kvsim.engine import routers
+from kvsim.engine.allocators.paged import Paged
+from kvsim.engine.routers.random import Random
+from kvsim.policy import OneOf, Parameters, Policy, kinds_in, policies_in, policy_of
+from kvsim.workload import arrivals, lengths
+from kvsim.workload.arrivals.trace import TraceArrivals
+from kvsim.workload.lengths.trace import TraceLengths
 
 IMPORTS = "from typing import Literal\nfrom kvsim.policy import Policy\n"
 
@@ -43,3 +53,27 @@ def test_a_file_without_its_policy_is_told_with_what_it_holds(package, tmp_path,
     expected = f"own_policies.late .* kind is by default 'late', .* it holds {what}$"
     with pytest.raises(LookupError, match=expected):
         policy_of(package, "late")
+
+
+class Routed(Parameters):
+    routing: Annotated[Policy, OneOf(routers, "round_robin")]
+
+
+def test_a_policy_stays_itself_and_one_of_another_package_is_none():
+    routing = Random()
+    assert Routed(routing=routing).routing is routing
+    with pytest.raises(ValidationError, match="Input tag 'paged' found"):
+        Routed(routing=Paged())
+
+
+def test_equal_kinds_of_two_packages_are_told_apart():
+    class Sent(Parameters):
+        arrivals: Annotated[Policy, OneOf(arrivals)]
+
+    class Drawn(Parameters):
+        lengths: Annotated[Policy, OneOf(lengths)]
+
+    log = TraceLengths(file="log.csv")
+    assert Drawn(lengths=log).lengths is log
+    with pytest.raises(ValidationError, match=f"instance of {TraceArrivals.__name__}"):
+        Sent(arrivals=log)

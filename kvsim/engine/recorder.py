@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from kvsim.engine.step_rows import StepRows
 from kvsim.tables import TABLES
 
-ROWS_IN_A_CHUNK = 32_768
 # A chunk of rows leaves when so many steps of all replicas have come together, or requests.
 STEPS_IN_A_CHUNK = 32_768
 REQUESTS_IN_A_CHUNK = 50_000

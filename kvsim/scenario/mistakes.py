@@ -125,4 +125,4 @@ def _models_in(parts: Sequence[Any], node: Any) -> Iterator[type[BaseModel]]:
     for part in parts:
         if isinstance(part, type) and issubclass(part, BaseModel):
             yield part
-        yield from _models_in((*get_args(part), *getattr(part, "__metadata__", ())), node)
+        yield from _models_in(get_args(part), node)

@@ -21,9 +21,6 @@ def sharing_problems(scenario: Scenario, max_num_seqs: int, gpu: GpuSpec) -> Ite
         yield Problem(why, path="workload.beam_width")
     if scheduler.kind != "vllm_v0":
         return
-    from kvsim.engine.schedulers.vllm_v0 import VllmV0  # only if it is there already
-
-    assert isinstance(scheduler, VllmV0)
     if workload.samples > max_num_seqs:
         name = "n" if workload.n > 1 else "beam_width"
         why = f"{workload.samples} sequences of a request run together: at most max_num_seqs"

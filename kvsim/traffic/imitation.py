@@ -70,7 +70,7 @@ def imitate(
     }
     # The target's folder, from which the scenario names the log, may not be there yet.
     readable = section if without_log else section | {"lengths": _recorded(log, None)}
-    workload = Workload.model_validate(readable, strict=False)
+    workload = Workload.model_validate(readable)
     compared = compare(traffic, workload)
     sentences = [fidelity_sentence(compared), *not_imitated(traffic)]
     if not without_log:

@@ -18,22 +18,22 @@ workload:
   lengths: {kind: fixed, prompt_tokens: 20, output_tokens: 5}
 """
 RUN = (
-    "import gc, sys\n"
+    "import atexit, gc, sys\n"
+    "atexit.register(lambda: print(repr({asked}), file=sys.stderr))\n"  # first in, last out
     "sys.argv = ['kvsim', 'run', 'small.yaml', '--no-report']\n"
     "from kvsim.cli.main import main\n"
     "before = [each['collections'] for each in gc.get_stats()]\n"
-    "try: main()\n"
-    "except SystemExit: pass\n"
+    "main()\n"
 )
 
 
 @pytest.fixture
 def after_a_run(tmp_path):
-    """Return what evaluates an expression in a process that has made a small run."""
+    """Return what evaluates an expression in a process that ends after a small run."""
     (tmp_path / "small.yaml").write_text(SCENARIO, encoding="utf-8")
 
     def evaluated(expression):
-        command = [sys.executable, "-c", f"{RUN}print(repr({expression}), file=sys.stderr)"]
+        command = [sys.executable, "-c", RUN.format(asked=expression)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
         return ast.literal_eval(done.stderr.splitlines()[-1])
 
@@ -59,6 +59,7 @@ def test_only_the_command_and_the_policies_asked_for_are_imported(after_a_run):
 def test_nobody_searches_for_garbage_in_a_small_run(after_a_run):
     after = after_a_run("[before, [each['collections'] for each in gc.get_stats()]]")
     assert after[0] == after[1]
+    assert after_a_run("gc.get_freeze_count()") > 50_000  # nor looks at them at the end
 
 
 def test_a_compiled_run_needs_neither_simpy_nor_the_loop_of_objects():
