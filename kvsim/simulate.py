@@ -44,8 +44,8 @@ def simulate(
     """
     fleet, until_s = fleet_of(variant, replication), variant.scenario.max_simulated_s
     if until_s is None and compiled.pays(len(requests)):
-        from kvsim.engine.compiled.fleet import is_plain, run_compiled  # not all need it
         from kvsim.engine.compiled.machine_code import load
+        from kvsim.engine.compiled.run import is_plain, run_compiled  # not all need it
 
         if is_plain(requests, fleet) and (loop := load()) is not None:
             if (ran := run_compiled(requests, fleet, loop, sink, progress)) is not None:

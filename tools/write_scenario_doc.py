@@ -18,10 +18,10 @@ Written by `tools/write_scenario_doc.py` from the JSON schema that `kvsim schema
 A scenario is a YAML 1.2 file. Unknown keys, wrong types and impossible values are refused before
 anything runs, all in one go, each with file, line and path. Where a default is `null`, the text
 says what it stands for; the values that came out are printed, shown in the report, and stored in
-`manifest.json`. `kv_cache`, `scheduler`, `routing`, `cost` and its `overhead` and `attention_kernel`
-can be written as their kind alone if it needs no further field: `routing: least_requests`. Within
-`workload` a section is always a mapping: `arrivals: {kind: all_at_once}`. Relative paths start at
-the scenario's folder.
+`manifest.json`. `kv_cache`, `scheduler`, `routing`, `cost` and its `overhead` and
+`attention_kernel` can be written as their kind alone if it needs no further field:
+`routing: least_requests`. Within `workload` a section is always a mapping:
+`arrivals: {kind: all_at_once}`. Relative paths start at the scenario's folder.
 
 `variants` maps names to overrides. Mappings are merged key by key; a mapping whose `kind` changes
 is replaced as a whole. `workload`, `seed`, `max_simulated_s` and `name` can't be overridden: all

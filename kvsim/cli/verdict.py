@@ -6,7 +6,7 @@ from kvsim.cli import advice
 from kvsim.cli.text import WIDTH, aligned, wrapped
 from kvsim.metrics.catalog import format_figure, format_number, format_range
 from kvsim.metrics.classes import all_targets, class_table, met_word
-from kvsim.metrics.cost import cost_in_words
+from kvsim.metrics.prices import cost_in_words
 from kvsim.metrics.summary import certainty, compare
 from kvsim.names import short_name
 from kvsim.rundir.read import REPORT, Run

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvsim.metrics.catalog import format_number
-from kvsim.metrics.cost import cost_in_words
 from kvsim.metrics.latency import FINISHED
+from kvsim.metrics.prices import cost_in_words
 from kvsim.metrics.summary import OBSERVED, Summary, certainty
 from kvsim.names import short_name
 from kvsim.report.inputs import Variant

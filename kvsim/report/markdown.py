@@ -6,7 +6,7 @@ from typing import Any
 
 from kvsim.metrics.catalog import format_figure
 from kvsim.metrics.classes import all_targets, met_word
-from kvsim.metrics.cost import cost_in_words
+from kvsim.metrics.prices import cost_in_words
 from kvsim.metrics.summary import certainty, compare
 from kvsim.names import short_name
 from kvsim.report import advice, headline, sections

@@ -64,7 +64,7 @@ def test_nobody_searches_for_garbage_in_a_small_run(after_a_run):
 
 def test_a_compiled_run_needs_neither_simpy_nor_the_loop_of_objects():
     code = (
-        "import sys, kvsim.rundir.write, kvsim.engine.compiled.fleet\n"
+        "import sys, kvsim.rundir.write, kvsim.engine.compiled.run\n"
         "print({'simpy', 'kvsim.engine.cluster', 'kvsim.engine.replica'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,8 +19,8 @@ from kvsim.engine.allocators import PoolShape
 from kvsim.engine.allocators.paged import Paged
 from kvsim.engine.cluster import Cluster
 from kvsim.engine.compiled import __main__ as ahead
-from kvsim.engine.compiled import fleet as compiled
 from kvsim.engine.compiled import machine_code, pays, price, state
+from kvsim.engine.compiled import run as compiled
 from kvsim.engine.compiled.loop import advance
 from kvsim.engine.fleet import Fleet
 from kvsim.engine.ranks import to_ranks
@@ -348,7 +348,7 @@ def test_machine_code_does_what_its_source_does():
 def test_a_process_that_runs_it_needs_no_numba():
     code = """
 import sys
-from kvsim.engine.compiled import fleet, machine_code
+from kvsim.engine.compiled import machine_code, run
 machine_code.load()
 assert "numba" not in sys.modules
 """

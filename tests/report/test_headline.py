@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kvsim.metrics.cost import cost_in_words
+from kvsim.metrics.prices import cost_in_words
 from kvsim.report.headline import BOUND_AT, confidence, deployment, load, margin_bar, settings
 from kvsim.scenario.load import load_scenario
 from kvsim.scenario.resolve import resolve_all

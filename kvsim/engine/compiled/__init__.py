@@ -8,7 +8,7 @@ value of every row.
 `layout` names the places in arrays. `loop` sends requests and lets replicas go on, turn by turn;
 `stretch` does steps in which nothing changes, `schedule` the others, `price` is what they cost, and
 `books` has blocks, queue and rows. `build` compiles all this, and `machine_code` loads it. `state`
-is how a run begins, `unwritten` what it has in its buffers, and `fleet` runs it.
+is how a run begins, `unwritten` what it has in its buffers, and `run` goes on to the end.
 """
 
 # Loading machine code takes as long as so many requests do without it, and so does compiling it.
