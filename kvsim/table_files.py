@@ -3,8 +3,8 @@
 Only who writes or reads tables imports Arrow; a check of a scenario does without.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class TableWriter:
             column_encoding=plain,
             write_statistics=[VARIANT],
         )
-        self._aside = ThreadPoolExecutor(1)
+        self._aside = _one_thread()
         self._writing: Future[None] | None = None
 
     def write(self, variant: str, chunk: NDArray[np.int64]) -> None:
@@ -153,7 +153,7 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
         if not self._groups:
             yield {name: np.zeros(0, dtype=np.int64) for name in names}
             return
-        with self._opened() as file, ThreadPoolExecutor(1) as aside:
+        with self._opened() as file, _one_thread() as aside:
             coming = aside.submit(self._decoded, file, self._groups[0], names)
             for group in self._groups[1:]:
                 columns = coming.result()
@@ -177,6 +177,32 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
                 chunk, start = next(chunks), over
                 parts.append(_slice(chunk, 0, over))
             yield parts[0] if len(parts) == 1 else _joined(parts)
+
+
+class _Here(Executor):
+    """Does at once, and itself, what others would do aside."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **more: Any) -> "Future[Any]":
+        """See `Executor`."""
+        done: Future[Any] = Future()
+        try:
+            done.set_result(function(*args, **more))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+def _one_thread() -> Executor:
+    """Return a thread that does one thing after the other, or who does without if none starts.
+
+    A container may allow few threads, and little memory none.
+    """
+    thread = ThreadPoolExecutor(1)
+    try:
+        thread.submit(int)  # starts it
+    except RuntimeError:
+        return _Here()
+    return thread
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -293,6 +294,18 @@ def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(tmp_path, limit_byte
     assert "File too large" in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes a file of a shell")
+def test_a_run_needs_no_stdout(tmp_path):
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    kvsim = f"{shlex.quote(sys.executable)} -c 'from kvsim.cli.main import main; main()'"
+    done = subprocess.run(
+        ["sh", "-c", f"{kvsim} run s.yaml --no-report --out run >&-"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode in {0, 1}, done.stderr
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGKILL")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +70,25 @@ def test_a_chunk_that_can_not_be_written_is_told_with_the_next_or_at_the_end(tmp
     writer.write("base", names)
     with pytest.raises(pa.ArrowException):
         writer.close()
+
+
+def test_where_no_thread_starts_tables_are_the_same(written, tmp_path, monkeypatch):
+    path, rows = written
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    writer = TableWriter(tmp_path / "steps.parquet", STEPS)
+    for variant, values in rows.items():
+        for chunk in np.split(values, [0, 1, 100, 297]):
+            writer.write(variant, chunk)
+    writer.write("base", np.full((3, len(STEPS)), 99))
+    with pytest.raises(pa.ArrowException):
+        writer.close()
+    assert (tmp_path / "steps.parquet").read_bytes() == path.read_bytes()
+    sizes = [len(chunk["step"]) for chunk in chunks(StoredTable(path, STEPS, "base"), ["step"])]
+    assert sizes == [1, 99, 197, 4_703]
 
 
 def test_names_stand_for_codes_on_disk(written):

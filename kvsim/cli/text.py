@@ -182,7 +182,8 @@ def painted(text: str) -> str:
 
     NO_COLOR turns it off, see https://no-color.org.
     """
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if plain or sys.stdout is None or not sys.stdout.isatty():  # it may have been closed
         return text
     for pattern, color in _COLORED:
         text = pattern.sub(f"{color}\\1{_PLAIN}", text)
