@@ -297,6 +297,15 @@ def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(tmp_path, limit_byte
 
 
 @pytest.mark.skipif(os.name != "posix", reason="closes a file of a shell")
+def test_a_terminal_that_knows_few_characters_shows_an_answer(tmp_path):
+    (tmp_path / "small.yaml").write_text(SCENARIO, encoding="utf-8")
+    command = [*KVSIM, "run", "small.yaml", "--no-report"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, env=environment)
+    assert b"Goodput" in done.stdout
+    assert done.stdout.isascii()
+
+
 def test_a_run_needs_no_stdout(tmp_path):
     (tmp_path / "s.yaml").write_text(SCENARIO)
     kvsim = f"{shlex.quote(sys.executable)} -c 'from kvsim.cli.main import main; main()'"

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -102,6 +103,8 @@ def main() -> None:
     atexit.register(gc.freeze)
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
+    if isinstance(sys.stdout, TextIOWrapper):  # an answer in a few other characters, not none
+        sys.stdout.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGINT, _interrupted)
     signal.signal(signal.SIGTERM, _interrupted)  # unwinds, so that nothing half-written stays
     if hasattr(signal, "SIGPIPE"):  # end quietly, as other filters do, when the reader has left
