@@ -30,7 +30,7 @@ workload:
 """
 SHORT_TOKENS, LONG_TOKENS = 1_000, 120_000
 SMALL, LARGE = 8, 256
-ROUNDS = 9
+ROUNDS = 25
 
 
 def measure() -> dict[str, float | int]:

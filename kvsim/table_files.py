@@ -101,8 +101,8 @@ class TableWriter:
 class StoredTable(Mapping[str, NDArray[np.int64]]):
     """One variant's rows of a table on disk, as columns (int64; codes as their numbers).
 
-    A column is read when it is asked for. It is kept if the table is small; a million requests
-    have sixteen million steps, which together fill 3 GB.
+    A small table is read at once and kept, of others a column each time that it is asked for: a
+    million requests have sixteen million steps, which together fill 3 GB.
 
     Raises:
         InputError: The file is none that `TableWriter` wrote of these columns, or is damaged; here,
@@ -125,15 +125,20 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
     def __getitem__(self, name: str) -> NDArray[np.int64]:
         if name not in self._codes:
             raise KeyError(name)
-        if name in self._kept:
-            return self._kept[name]
+        if self.rows > KEPT_ROWS:
+            return self._read([name])[name]
+        if not self._kept:  # to open the file again takes longer than all columns
+            self._kept = self._read(list(self._codes))
+        return self._kept[name]
+
+    def _read(self, names: list[str]) -> dict[str, NDArray[np.int64]]:
+        """Return whole columns, which nobody can write to: others may be given the same arrays."""
         with _told_as_damage(self._path), self._opened() as file:
-            column = file.read_row_groups(self._groups, [name], use_threads=False).column(name)
-            values = _numbers(column, self._codes[name])
-        values.flags.writeable = False  # others may be given the same array
-        if self.rows <= KEPT_ROWS:
-            self._kept[name] = values
-        return values
+            table = file.read_row_groups(self._groups, names, use_threads=False)
+            columns = {name: _numbers(table.column(name), self._codes[name]) for name in names}
+        for values in columns.values():
+            values.flags.writeable = False
+        return columns
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._codes)
@@ -153,7 +158,8 @@ class StoredTable(Mapping[str, NDArray[np.int64]]):
         if not self._groups:
             yield {name: np.zeros(0, dtype=np.int64) for name in names}
             return
-        with self._opened() as file, _one_thread() as aside:
+        several = len(self._groups) > 1
+        with self._opened() as file, _one_thread() if several else _Here() as aside:
             coming = aside.submit(self._decoded, file, self._groups[0], names)
             for group in self._groups[1:]:
                 columns = coming.result()
