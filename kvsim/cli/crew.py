@@ -1,5 +1,6 @@
 """Options of commands that simulate much: who does it."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -27,13 +28,31 @@ def crew(jobs: int | None, dask: str | None = None) -> Iterator["Crew"]:
     """
     from kvsim.study.local import crew_of
 
-    if dask is None:
-        workers = crew_of(jobs)
-    else:
-        from kvsim.study.dask import dask_crew
+    with outliving_workers():
+        if dask is None:
+            workers = crew_of(jobs)
+        else:
+            from kvsim.study.dask import dask_crew
 
-        workers = dask_crew(dask)
+            workers = dask_crew(dask)
+        try:
+            yield workers
+        finally:
+            workers.stop()
+
+
+@contextmanager
+def outliving_workers() -> Iterator[None]:
+    """Be told when something is sent to a worker that has died, and not die of it.
+
+    A command ends quietly where its reader has left (`kvsim.cli.main`), and the system takes a
+    worker for a reader, too.
+    """
+    if not hasattr(signal, "SIGPIPE"):  # Windows
+        yield
+        return
+    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
-        yield workers
+        yield
     finally:
-        workers.stop()
+        signal.signal(signal.SIGPIPE, before)

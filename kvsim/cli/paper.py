@@ -53,10 +53,11 @@ def paper(
 
 def _chapters(folder: Path, quick: bool, jobs: int) -> "list[Chapter]":
     """Run all chapters, with a bar on stderr if it is a terminal."""
+    from kvsim.cli.crew import outliving_workers
     from kvsim.cli.progress import counted
     from kvsim.paper.run import run_chapters
 
-    with counted("simulations") as tell:
+    with outliving_workers(), counted("simulations") as tell:
         return run_chapters(folder, quick, jobs, tell)
 
 
