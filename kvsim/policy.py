@@ -11,6 +11,7 @@ import importlib
 import inspect
 import pkgutil
 import textwrap
+from collections.abc import Sequence
 from itertools import pairwise
 from types import ModuleType
 from typing import Annotated, Any, Literal, Union
@@ -75,8 +76,7 @@ class OneOf:
     def __init__(self, package: ModuleType, default: str | None = None) -> None:
         """Take the policies of a package.
 
-        With a default, a bare kind stands for a policy without parameters, and parameters without
-        a kind are those of the default kind.
+        With a default, what is written may lack a part, see `completed`.
         """
         self._package, self._default = package, default
 
@@ -103,12 +103,7 @@ class OneOf:
     def _completed(self, value: Any) -> Any:
         if self._default is None:
             return value
-        if isinstance(value, str):
-            return {"kind": value}
-        if isinstance(value, dict):
-            return {"kind": self._default, **value}
-        kinds = ", ".join(kinds_in(self._package))
-        raise ValueError(f"should be a kind ({kinds}) or a mapping")
+        return completed(value, self._default, kinds_in(self._package))
 
     def _validated(self, value: Any, info: ValidationInfo) -> Policy:
         if isinstance(value, Policy):  # it may be one of another package
@@ -130,6 +125,22 @@ class OneOf:
         if self._default is not None:
             union |= Literal[tuple(kinds_in(self._package))]
         return handler(TypeAdapter(union).core_schema)
+
+
+def completed(value: Any, default: str, kinds: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of a policy as written, with their kind.
+
+    A bare kind stands for a policy without parameters, parameters without a kind are those of the
+    default kind.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if isinstance(value, str):
+        return {"kind": value}
+    if isinstance(value, dict):
+        return {"kind": default, **value}
+    raise ValueError(f"should be a kind ({', '.join(kinds)}) or a mapping")
 
 
 def kinds_in(package: ModuleType) -> list[str]:

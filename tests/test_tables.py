@@ -160,12 +160,3 @@ def test_neither_pandas_nor_plotly_is_imported_for_tables_and_figures(tmp_path):
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
-
-
-def test_a_scenario_is_checked_without_arrow_and_without_simpy():
-    code = (
-        "import sys, kvsim.scenario.load\n"
-        "print([name for name in ('pyarrow', 'simpy', 'pandas') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

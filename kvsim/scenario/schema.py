@@ -36,7 +36,7 @@ from kvsim.errors import InputError, did_you_mean
 from kvsim.gpu import CustomGpu
 from kvsim.memory import refuse_several_kv_sizes
 from kvsim.metrics.targets import check_targets
-from kvsim.policy import OneOf, Parameters, Policy
+from kvsim.policy import OneOf, Parameters, Policy, completed
 from kvsim.scenario.profiles import DEFAULT_PROFILE
 from kvsim.workload.limits import Printable, Seconds, Tokens
 from kvsim.workload.parameters import ClassName, Workload
@@ -63,20 +63,6 @@ def _is_file_name(name: str) -> str:
 
 
 Name = Annotated[Printable, Field(min_length=1, max_length=80), AfterValidator(_is_file_name)]
-
-
-def _section_of(union: Any, kinds: tuple[str, ...], default: str) -> Any:
-    def complete(value: Any) -> Any:
-        if isinstance(value, str):
-            return {"kind": value}
-        if isinstance(value, dict):
-            return {"kind": default, **value}
-        if not isinstance(value, Policy):
-            raise ValueError(f"should be a kind ({', '.join(kinds)}) or a mapping")
-        return value
-
-    as_written = union | Literal[kinds]
-    return Annotated[union, BeforeValidator(complete, json_schema_input_type=as_written)]
 
 
 def _is_target(name: str) -> str:
@@ -242,14 +228,19 @@ class AffineStepCost(Policy):
     """Round the context term down to a multiple of this; 0: don't."""
 
 
+_COSTS = ("kernels", "affine")
+
+
+def _complete_cost(value: Any) -> Any:
+    return value if isinstance(value, Policy) else completed(value, "kernels", _COSTS)
+
+
 if TYPE_CHECKING:
     AnyCost = KernelStepCost | AffineStepCost
 else:
-    AnyCost = _section_of(
-        Annotated[KernelStepCost | AffineStepCost, Field(discriminator="kind")],
-        ("kernels", "affine"),
-        "kernels",
-    )
+    _Cost = Annotated[KernelStepCost | AffineStepCost, Field(discriminator="kind")]
+    _AsWritten = _Cost | Literal[_COSTS]
+    AnyCost = Annotated[_Cost, BeforeValidator(_complete_cost, json_schema_input_type=_AsWritten)]
 
 
 class Scenario(Parameters):

@@ -62,11 +62,19 @@ def test_nobody_searches_for_garbage_in_a_small_run(after_a_run):
     assert after_a_run("gc.get_freeze_count()") > 50_000  # nor looks at them at the end
 
 
-def test_a_compiled_run_needs_neither_simpy_nor_the_loop_of_objects():
-    code = (
-        "import sys, kvsim.rundir.write, kvsim.engine.compiled.run\n"
-        "print({'simpy', 'kvsim.engine.cluster', 'kvsim.engine.replica'} & {*sys.modules})"
-    )
+@pytest.mark.parametrize(
+    ("imported", "spared"),
+    [
+        ("kvsim.scenario.load", {"pyarrow", "simpy", "pandas"}),
+        (
+            "kvsim.rundir.write, kvsim.engine.compiled.run",
+            {"simpy", "kvsim.engine.cluster", "kvsim.engine.replica"},
+        ),
+    ],
+    ids=["a check of a scenario", "a compiled run"],
+)
+def test_does_without(imported, spared):
+    code = f"import sys, {imported}; print({spared} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
