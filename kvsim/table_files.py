@@ -274,13 +274,6 @@ def chunks(table: Columns, names: Sequence[str]) -> Iterator[Columns]:
     return iter([table])
 
 
-def read_table(
-    path: Path, columns: tuple[Column, ...], variant: str
-) -> dict[str, NDArray[np.int64]]:
-    """Read one variant's rows into memory, as numpy columns (int64; codes as their numbers)."""
-    return dict(StoredTable(path, columns, variant))
-
-
 def write_figures(
     path: Path,
     replications: Sequence[tuple[str, int]],

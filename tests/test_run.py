@@ -17,7 +17,7 @@ import pytest
 import kvsim.simulate
 from kvsim.cli.main import main
 from kvsim.errors import InputError
-from kvsim.table_files import read_table
+from kvsim.table_files import StoredTable
 from kvsim.tables import MAP_TABLES, TABLES
 from tests.disk import contents
 
@@ -339,7 +339,7 @@ def test_a_killed_run_leaves_the_older_one_and_a_hidden_folder(folder):
 def test_all_requests_of_all_variants_are_in_the_tables(folder):
     kvsim_run(SCENARIO, "--no-report", "--out", "run")
     for variant in ("base", "contiguous"):
-        rows = read_table(folder / "run" / "requests.parquet", TABLES["requests"], variant)
+        rows = StoredTable(folder / "run" / "requests.parquet", TABLES["requests"], variant)
         assert sorted(rows["request"].tolist()) == list(range(30))
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvsim.table_files import StoredTable, TableWriter, batches, chunks, read_table, row_count
+from kvsim.table_files import StoredTable, TableWriter, batches, chunks, row_count
 from kvsim.tables import EVENTS, STEPS, ChosenRows
 
 NAMES = [column.name for column in STEPS]
@@ -46,7 +46,7 @@ def test_what_is_read_is_what_was_written(written, variant):
     assert row_count(table) == len(rows[variant])
     for index, name in enumerate(NAMES):
         np.testing.assert_array_equal(table[name], rows[variant][:, index], name)
-    columns = read_table(path, STEPS, variant)
+    columns = dict(StoredTable(path, STEPS, variant))
     np.testing.assert_array_equal(np.stack(list(columns.values()), axis=1), rows[variant])
     with pytest.raises(KeyError):
         table["variant"]
